@@ -1,0 +1,1 @@
+"""Records of a run to numbers, figures and pages."""

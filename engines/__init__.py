@@ -1,0 +1,1 @@
+"""The systems under test: how they are started, forced, asked and timed."""

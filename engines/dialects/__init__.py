@@ -1,0 +1,1 @@
+"""One module a wire dialect: a forced request to a server's fields, its stream to tokens."""

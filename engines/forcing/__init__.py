@@ -1,0 +1,1 @@
+"""How each family of servers is made to emit the recorded tokens."""

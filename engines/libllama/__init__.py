@@ -1,0 +1,1 @@
+"""A small server over the C API of a prebuilt libllama."""

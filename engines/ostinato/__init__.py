@@ -1,0 +1,1 @@
+"""Ostinato: a CPU–GPU engine for mixture-of-experts models. Knows nothing of the harness."""

@@ -1,0 +1,38 @@
+"""What the HTTP server needs from whatever computes: one sequence, prefilled and stepped."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """The outcome of bringing the cache up to a prompt."""
+
+    cached_tokens: int
+    """Prompt tokens whose keys and values were still there from the request before."""
+    new_tokens: int
+    """Prompt tokens computed now; at least 1."""
+    next_id: int
+    """The greedy choice after the prompt."""
+
+
+class Backend(Protocol):
+    """A model with one sequence's KV cache. Called from one thread at a time."""
+
+    name: str
+    vocab_size: int
+    context: int
+    """Most tokens that prompt and output may hold together."""
+
+    def prefill(self, prompt_ids: Sequence[int]) -> Prefill:
+        """Keep the longest common prefix of the cached sequence and the prompt, compute the rest."""
+
+    def step(self, token_id: int) -> int:
+        """Append a token, compute its logits in full, return the greedy choice after it."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for; empty for special tokens."""
+
+    def timings(self) -> dict[str, float | int | str]:
+        """What the last request's final chunk should say beyond the usual counts; may be empty."""

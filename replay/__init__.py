@@ -1,0 +1,1 @@
+"""Drives an engine with a workload, turn by turn."""

@@ -1,0 +1,1 @@
+"""Recorded agent sessions to replay."""

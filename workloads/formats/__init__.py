@@ -1,0 +1,1 @@
+"""One module a recorded format, each giving `Conversation`s."""
