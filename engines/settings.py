@@ -8,7 +8,8 @@ class EngineSettings:
     """Plain and mutable because OmegaConf builds its schema from it; treated as read-only everywhere else.
 
     ``command`` and ``env`` may hold the placeholders ``{python}``, ``{model}``, ``{port}``, ``{context}``,
-    ``{threads}``, ``{binary}``.
+    ``{threads}``, ``{binary}``, and ``{name}`` for each entry of ``options`` (all filled by ``str.format_map``), so
+    that a number in a command has a name of its own: ``engine.options.decode_ms=5``.
     """
 
     name: str
@@ -23,6 +24,8 @@ class EngineSettings:
     """``process`` starts ``command``; ``attach`` uses the server at ``url``."""
     command: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    """Placeholders of this engine's own for ``command`` and ``env``."""
     binary: str | None = None
     """The server's executable, where the user brings one."""
     model_format: str = "safetensors"

@@ -15,7 +15,7 @@ RESULT_FILE = "result.json"
 
 
 class RecordError(Exception):
-    """Records that can't be read; the message names file and line."""
+    """Records that can't be read or written; the message names the file and, where there is one, the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +57,21 @@ class RecordWriter:
     """Appends turns to ``turns.jsonl``; a turn is on disk before the next one starts."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / TURNS_FILE).open("ab")
+        self._path = folder / TURNS_FILE
+        # Unbuffered: a line that did not fit would wait in the buffer and be tried again on close.
+        self._file = self._path.open("ab", buffering=0)
 
     def append(self, record: TurnRecord) -> None:
-        self._file.write(orjson.dumps({"version": RECORD_VERSION, **asdict(record)}) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Raises RecordError when the disk is full; the turns before stay whole."""
+        whole = self._file.tell()
+        line = memoryview(orjson.dumps({"version": RECORD_VERSION, **asdict(record)}) + b"\n")
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(whole)
+            raise _unwritable(self._path, error) from error
 
     def close(self) -> None:
         self._file.close()
@@ -117,10 +126,22 @@ def _turn(line: bytes, place: str) -> TurnRecord:
 
 
 def write_result(folder: Path, result: dict[str, Any]) -> None:
-    """Replace ``result.json`` in one step, so that a reader never sees half of it."""
+    """Replace ``result.json`` in one step, so that a reader never sees half of it.
+
+    Raises:
+        RecordError: the disk is full.
+    """
     temporary = folder / (RESULT_FILE + ".new")
-    temporary.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
-    temporary.replace(folder / RESULT_FILE)
+    try:
+        temporary.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
+        temporary.replace(folder / RESULT_FILE)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _unwritable(folder / RESULT_FILE, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> RecordError:
+    return RecordError(f"{path}: {error.strerror}; free some space or set results=<a folder on another disk>")
 
 
 def read_result(folder: Path) -> dict[str, Any]:

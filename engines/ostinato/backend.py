@@ -1,8 +1,8 @@
 """What the HTTP server needs from whatever computes: one sequence, prefilled and stepped."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +36,34 @@ class Backend(Protocol):
 
     def timings(self) -> dict[str, float | int | str]:
         """What the last request's final chunk should say beyond the usual counts; may be empty."""
+
+
+class BackendError(Exception):
+    """The backend could not compute (out of memory, a failed decode). The message says what to do."""
+
+
+class Interrupted(Exception):  # noqa: N818 - no error: somebody asked for it
+    """A prefill stopped early because ``interrupt`` said so; the cache holds what was computed."""
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """A backend that also takes text prompts."""
+
+    def encode(self, text: str) -> list[int]:
+        """The text's ids, nothing added."""
+
+
+@runtime_checkable
+class Stops(Protocol):
+    """A backend that knows which tokens end an answer that is not forced."""
+
+    eos_ids: frozenset[int]
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A backend that can leave a long prefill between two chunks."""
+
+    interrupt: Callable[[], bool] | None
+    """Asked between chunks of a prefill; true raises ``Interrupted``."""

@@ -1,0 +1,214 @@
+"""Everything a report says, as numbers: one frozen value built from a folder of runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import stats
+from analysis.compare import TURN_KINDS, Comparison, Medians, choose_baseline, compare_all, medians, session_times
+from analysis.pairing import Pairing, finished, pair
+from analysis.runs import COMPLETE, Run, read_runs
+from analysis.stats import Integers
+
+SEED = 20_261_129
+"""Of the resampling: the same records give the same report, to the byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSummary:
+    """One engine over the sessions that count. None: not measured."""
+
+    key: str
+    label: str
+    status: str
+    error: str | None
+    sessions: int
+    repeats: int
+    total_request_s: float | None
+    medians: Medians
+    client_prefill_s: float | None
+    """Sum of TTFT."""
+    client_decode_s: float | None
+    """Sum of first to last token."""
+    server_prefill_s: float | None
+    """As reported; None unless the engine reported it on every turn."""
+    server_decode_s: float | None
+    turns_replayed: int
+    """Turns of each session's last attempt, failed ones too."""
+    turns_verified: int
+    turns_failed: int
+    earlier_attempts: int
+    prefill_reported: int
+    prefill_as_expected: int
+    first_chunk_merged: int
+    """Turns whose first chunk held several tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSummary:
+    name: str
+    hash: str
+    sessions: int
+    turns: int
+    output_tokens: int
+    turns_by_kind: Mapping[str, int]
+    new_tokens_median: Mapping[str, float]
+    losses: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A validity check of one run; ``advice`` says what to do when it is not ok."""
+
+    engine: str
+    repeat: int | None
+    """None where the run was not repeated."""
+    name: str
+    ok: bool | None
+    """None: could not be told."""
+    value: Any
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    folder: Path
+    runs: tuple[Run, ...]
+    turns: pd.DataFrame
+    """Measured turns of the sessions that count, all engines."""
+    pairing: Pairing
+    baseline: str | None
+    """None where nothing is compared: one engine, unlike runs, or no common session."""
+    comparisons: tuple[Comparison, ...]
+    engines: tuple[EngineSummary, ...]
+    workload: WorkloadSummary
+    checks: tuple[Check, ...]
+
+    @property
+    def interrupted(self) -> tuple[Run, ...]:
+        """Runs that did not end by themselves."""
+        return tuple(run for run in self.runs if run.status != COMPLETE)
+
+    @property
+    def broken_checks(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.ok is False)
+
+    @property
+    def valid(self) -> bool:
+        return not (self.broken_checks or self.interrupted or self.pairing.differences)
+
+    def label(self, key: str) -> str:
+        return next(run.label for run in self.runs if run.key == key)
+
+
+def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
+    """Read the runs at or below ``folder`` and compute every number of a report.
+
+    Raises:
+        RecordError: records that are missing, damaged or impossible.
+        AnalysisError: ``baseline`` is no engine of these runs.
+    """
+    runs = read_runs(folder)
+    pairing = pair(runs)
+    chosen = choose_baseline(pairing.engines, baseline) if pairing.engines else None
+    comparable = (
+        chosen is not None and not pairing.differences and bool(pairing.sessions) and len(pairing.engines) > 1
+    )
+    sessions = [_sessions(run, pairing, comparable=comparable) for run in runs]
+    counted = [run.measured[run.measured["session_id"].isin(s)] for run, s in zip(runs, sessions, strict=True)]
+    engines = tuple(_engine(*each) for each in zip(runs, sessions, counted, strict=True))
+    turns = pd.concat([part for part in counted if len(part)] or counted[:1], ignore_index=True)
+    comparisons: tuple[Comparison, ...] = ()
+    if comparable and chosen is not None:
+        times = session_times(turns, pairing.sessions)[list(pairing.engines)]
+        medians_of = {engine.key: engine.medians for engine in engines}
+        comparisons = compare_all(times, medians_of, chosen, _resample(len(pairing.sessions)), seed=SEED)
+    return Summary(
+        folder=folder,
+        runs=runs,
+        turns=turns,
+        pairing=pairing,
+        baseline=chosen if comparable else None,
+        comparisons=comparisons,
+        engines=engines,
+        workload=_workload(runs),
+        checks=tuple(
+            Check(
+                engine=run.key,
+                repeat=result.get("repeat", 0) if len(run.results) > 1 else None,
+                name=check["name"],
+                ok=check["ok"],
+                value=check.get("value"),
+                advice=check.get("advice") or "",
+            )
+            for run in runs
+            for result in run.results
+            for check in result["validity"]
+        ),
+    )
+
+
+def _sessions(run: Run, pairing: Pairing, *, comparable: bool) -> Sequence[str]:
+    """The common sessions, in one order for all engines; without a comparison, those that this engine finished."""
+    if comparable:
+        return pairing.sessions if run.key in pairing.engines else ()
+    return finished(run)
+
+
+def _engine(run: Run, sessions: Sequence[str], turns: pd.DataFrame) -> EngineSummary:
+    reported = run.measured["prefilled_as_expected"].dropna()
+    return EngineSummary(
+        key=run.key,
+        label=run.label,
+        status=run.status,
+        error=run.error,
+        repeats=len(run.folders),
+        sessions=len(sessions),
+        total_request_s=_total(turns, "stream_s"),
+        medians=medians(turns, sessions, _resample(len(sessions))),
+        client_prefill_s=_total(turns, "ttft_s"),
+        client_decode_s=_total(turns, "decode_s"),
+        server_prefill_s=_total(turns, "server_prefill_s"),
+        server_decode_s=_total(turns, "server_decode_s"),
+        turns_replayed=len(run.turns),
+        turns_verified=int(run.measured["verified_by"].notna().sum()),
+        turns_failed=len(run.failed),
+        earlier_attempts=run.earlier_attempts,
+        prefill_reported=len(reported),
+        prefill_as_expected=int(reported.astype(bool).sum()),
+        first_chunk_merged=int((turns["first_chunk_tokens"].dropna() > 1).sum()),
+    )
+
+
+def _resample(sessions: int) -> Integers:
+    """The same for every engine and comparison of as many sessions, which are in the recording's order."""
+    return stats.resample(sessions, np.random.default_rng(SEED)) if sessions else np.zeros((0, 0), np.int64)
+
+
+def _total(turns: pd.DataFrame, metric: str) -> float | None:
+    """Over the sessions of one engine; None unless every turn has the metric."""
+    if not len(turns) or turns[metric].isna().any():
+        return None
+    return float(session_times(turns, turns["session_id"].unique().tolist(), metric).to_numpy().sum())
+
+
+def _workload(runs: Sequence[Run]) -> WorkloadSummary:
+    """From the run that got furthest: what it replayed of the recording."""
+    furthest = max(runs, key=lambda run: len(run.turns))
+    turns = furthest.turns[furthest.turns["repeat"] == furthest.turns["repeat"].min()]
+    about = furthest.result["workload"]
+    by_kind = {kind: turns[turns["kind"] == kind] for kind in TURN_KINDS}
+    return WorkloadSummary(
+        name=str(about["name"]),
+        hash=str(about["hash"]),
+        sessions=int(about["sessions"]),
+        turns=int(about["turns"]),
+        output_tokens=int(turns["output_tokens"].sum()),
+        turns_by_kind={kind: len(part) for kind, part in by_kind.items() if len(part)},
+        new_tokens_median={kind: float(part["new_tokens"].median()) for kind, part in by_kind.items() if len(part)},
+        losses=dict(about.get("losses") or {}),
+    )

@@ -1,0 +1,241 @@
+"""The client's own error: what three clients report for the same server, which stamps its own sends.
+
+    python benchmarks/client_error.py --streams 1 4 16 64
+
+The server (``engines.fake``, a process of its own) reads the clock right before each send, the client reads the same
+clock when it says that a token came. With a perfect client both agree but for the kernel's way through the loopback.
+
+    TTFT bias    (client: first token - sent) - (server: first send - arrival), median and p99 over answers
+    TPOT bias    client TPOT - server TPOT, TPOT = (last - first) / (n - 1), median over answers
+    token delay  client's reading of a token - server's send of it, p50 and p99 over tokens
+    CPU          process time of this client a token, parsing and verifying after the stream's end included
+
+Clients take turns, round by round, on one event loop:
+
+    ours   EngineClient: httpx over stamped sockets
+    raw    asyncio.open_connection, a reading after each read; HTTP and events parsed after the end. The floor
+    httpx  httpx.AsyncClient with aiter_lines(), JSON parsed and the clock read line by line, as many tools do
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import orjson
+import uvloop
+
+from engines import sse
+from engines.base import Answer, Chunk, Dialect, ForcedRequest, ServerReport
+from engines.client import EngineClient
+from engines.dialects.registry import dialect
+from engines.forcing.field import FieldForcing
+
+_TIMEOUT_S = 60.0
+_CONTENT_TYPE = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What a client says of one answer."""
+
+    sent_ns: int
+    token_ns: tuple[int, ...]
+
+
+Turn = Callable[[ForcedRequest], Awaitable[Timing]]
+
+
+def _timing(sent_ns: int, chunks: Sequence[Chunk]) -> Timing:
+    return Timing(sent_ns, tuple(chunk.t_ns for chunk in chunks for _ in range(chunk.n_tokens)))
+
+
+@asynccontextmanager
+async def ours(url: str, wire: Dialect, _streams: int) -> AsyncIterator[Turn]:
+    client = EngineClient(url, wire, FieldForcing(), request_timeout_s=_TIMEOUT_S, stall_timeout_s=_TIMEOUT_S)
+
+    async def turn(request: ForcedRequest) -> Timing:
+        reply = await client.turn(request)
+        return _timing(reply.sent_ns, reply.chunks)
+
+    async with client:
+        yield turn
+
+
+@asynccontextmanager
+async def raw(url: str, wire: Dialect, streams: int) -> AsyncIterator[Turn]:
+    address = httpx.URL(url)
+    forcing = FieldForcing()
+    idle = [await asyncio.open_connection(address.host, address.port) for _ in range(streams)]
+    everything = list(idle)
+
+    async def turn(request: ForcedRequest) -> Timing:
+        reader, writer = idle.pop()
+        body = orjson.dumps({**wire.body(request), **forcing.fields(request)})
+        head = f"POST {wire.path} HTTP/1.1\r\nHost: {address.host}\r\nContent-Type: application/json\r\n"
+        message = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        reads: list[tuple[int, bytes]] = []
+        sent_ns = time.perf_counter_ns()
+        writer.write(message)
+        while not (reads and reads[-1][1].endswith(b"0\r\n\r\n")):
+            data = await reader.read(65536)
+            reads.append((time.perf_counter_ns(), data))
+            assert data, "the fake engine closed the connection"
+        idle.append((reader, writer))
+        answer = wire.parse(sse.parse(_unchunked(reads)))
+        forcing.verify(request, answer)
+        return _timing(sent_ns, answer.chunks)
+
+    yield turn
+    for _, writer in everything:
+        writer.close()
+
+
+def _unchunked(reads: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The body without HTTP's chunk lines. The fake engine writes head and chunks whole, so none spans two reads."""
+    (head_ns, head), *rest = reads
+    body = [(head_ns, head.partition(b"\r\n\r\n")[2]), *rest]
+    return [(t_ns, re.sub(rb"(?:^|\r\n)[0-9a-f]+\r\n", b"", data).removesuffix(b"\r\n")) for t_ns, data in body]
+
+
+@asynccontextmanager
+async def plain_httpx(url: str, wire: Dialect, _streams: int) -> AsyncIterator[Turn]:
+    forcing = FieldForcing()
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=_TIMEOUT_S, trust_env=False) as client:
+
+        async def turn(request: ForcedRequest) -> Timing:
+            body = orjson.dumps({**wire.body(request), **forcing.fields(request)})
+            chunks = []
+            sent_ns = time.perf_counter_ns()
+            async with client.stream("POST", wire.path, content=body, headers=_CONTENT_TYPE) as response:
+                async for line in response.aiter_lines():
+                    if not line.startswith("data: {"):
+                        continue
+                    t_ns = time.perf_counter_ns()
+                    for choice in orjson.loads(line[6:])["choices"]:
+                        if ids := tuple(choice["token_ids"]):
+                            chunks.append(Chunk(t_ns=t_ns, n_tokens=len(ids), ids=ids))
+            forcing.verify(request, Answer(chunks=tuple(chunks), report=ServerReport()))
+            return _timing(sent_ns, chunks)
+
+        yield turn
+
+
+CLIENTS = {"ours": ours, "raw": raw, "httpx": plain_httpx}
+
+
+@dataclass
+class Observed:
+    """One client at one number of streams."""
+
+    ttft_bias_ms: list[float] = field(default_factory=list)
+    tpot_bias_ms: list[float] = field(default_factory=list)
+    delay_ms: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+
+    def add(self, timing: Timing, server: dict[str, Any]) -> None:
+        sends: list[int] = server["sent_ns"]
+        assert len(sends) == len(timing.token_ns)
+        first, last = timing.token_ns[0], timing.token_ns[-1]
+        self.ttft_bias_ms.append(((first - timing.sent_ns) - (sends[0] - server["arrived_ns"])) / 1e6)
+        self.tpot_bias_ms.append(((last - first) - (sends[-1] - sends[0])) / (len(sends) - 1) / 1e6)
+        self.delay_ms += [(came - sent) / 1e6 for came, sent in zip(timing.token_ns, sends, strict=True)]
+
+    def row(self) -> str:
+        delays = statistics.quantiles(self.delay_ms, n=100, method="inclusive")
+        ttft = statistics.quantiles(self.ttft_bias_ms, n=100, method="inclusive")
+        return (
+            f"{ttft[49]:9.3f} {ttft[98]:9.3f} {statistics.median(self.tpot_bias_ms) * 1e3:9.2f} "
+            f"{delays[49]:9.3f} {delays[98]:9.3f} {self.cpu_s / len(self.delay_ms) * 1e6:9.1f}"
+        )
+
+
+HEADER = (
+    f"{'streams':>7} {'client':>7} {'TTFT bias':>9} {'p99':>9} {'TPOT bias':>9} {'delay p50':>9} {'delay p99':>9}"
+    f" {'CPU/token':>9}\n{'':>7} {'':>7} {'ms':>9} {'ms':>9} {'µs':>9} {'ms':>9} {'ms':>9} {'µs':>9}"
+)
+
+
+async def _later(turn: Turn, request: ForcedRequest, wait_s: float) -> Timing:
+    await asyncio.sleep(wait_s)
+    return await turn(request)
+
+
+async def measure(url: str, streams: int, given: argparse.Namespace) -> dict[str, Observed]:
+    """Let the clients take turns for ``given.rounds`` rounds of ``streams`` answers at once."""
+    wire = dialect("ostinato")
+    observed = {name: Observed() for name in given.clients}
+    async with AsyncExitStack() as stack:
+        control = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S, trust_env=False)
+        )
+        turns = {name: await stack.enter_async_context(CLIENTS[name](url, wire, streams)) for name in given.clients}
+        for number in range(given.rounds + 1):
+            for name, turn in turns.items():
+                requests = [
+                    ForcedRequest(
+                        prompt_ids=(stream, number, *range(given.prompt)), output_ids=tuple(range(given.tokens))
+                    )
+                    for stream in range(streams)
+                ]
+                began_s = time.process_time()
+                timings = await asyncio.gather(
+                    *(_later(turn, request, k * given.apart_ms / 1e3) for k, request in enumerate(requests))
+                )
+                cpu_s = time.process_time() - began_s
+                if number == 0:  # opens connections, warms caches
+                    continue
+                observed[name].cpu_s += cpu_s
+                answers = (await control.get(f"/stamps?last={streams}")).json()["answers"]
+                by_start = {tuple(answer["prompt_start"]): answer for answer in answers}
+                for request, timing in zip(requests, timings, strict=True):
+                    observed[name].add(timing, by_start[request.prompt_ids[:2]])
+    return observed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
+    parser.add_argument("--rounds", type=int, default=5, help="answers a stream and client (default %(default)s)")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens an answer (default %(default)s)")
+    parser.add_argument("--prompt", type=int, default=500, help="tokens a prompt (default %(default)s)")
+    parser.add_argument("--prefill-ms", type=float, default=50.0)
+    parser.add_argument("--decode-ms", type=float, default=10.0)
+    parser.add_argument(
+        "--apart-ms",
+        type=float,
+        default=5.0,
+        help="between the streams' starts: at once, each would measure the others' preparation (default %(default)s)",
+    )
+    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
+    given = parser.parse_args()
+    command = [sys.executable, "-m", "engines.fake", "--prefill-ms-per-token", "0"]
+    command += ["--prefill-ms", str(given.prefill_ms), "--decode-ms", str(given.decode_ms)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            url = server.stdout.readline().split()[-1]
+            print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {given.loop}, {given.rounds} rounds of")
+            print(f"{given.tokens} tokens, prefill {given.prefill_ms} ms, decode {given.decode_ms} ms\n{HEADER}")
+            for streams in given.streams:
+                run = uvloop.run if given.loop == "uvloop" else asyncio.run
+                for name, observed in run(measure(url, streams, given)).items():
+                    print(f"{streams:7} {name:>7} {observed.row()}", flush=True)
+        finally:
+            server.terminate()
+        print(server.stdout.read().strip())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""One engine's client: sends a forced request, stamps the answer at the socket, reads it once it has ended."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+import httpx
+import orjson
+
+from engines import sse
+from engines.base import Answer, Dialect, EngineError, ForcedRequest, Forcing, Reply
+from engines.complaint import complaint, server_said
+from engines.stamps import Exchange
+from engines.transport import StampedTransport
+
+_HEALTH_TIMEOUT_S = 5.0
+
+
+class EngineClient:
+    """Keeps its connections open between turns; use it as an async context manager.
+
+    Args:
+        url: the engine's base URL, plain ``http://``.
+        dialect: how to ask and how to read the answer.
+        forcing: how the engine is made to emit the recorded tokens.
+        request_timeout_s: the longest a whole request may take.
+        stall_timeout_s: the longest a stream may be silent.
+        transport: where requests go instead of stamped sockets; it fills in each request's ``exchange`` extension.
+
+    Raises:
+        EngineError: ``setting`` when the URL is none that can be measured.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        dialect: Dialect,
+        forcing: Forcing,
+        *,
+        request_timeout_s: float,
+        stall_timeout_s: float,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        if not url.startswith("http://"):
+            raise EngineError(f"engine.url is {url!r}; give one that starts with http:// (TLS hides when bytes came)")
+        self._url = url.rstrip("/")
+        self._dialect = dialect
+        self._forcing = forcing
+        self._request_timeout_s = request_timeout_s
+        self._stall_timeout_s = stall_timeout_s
+        self._transport = transport or StampedTransport()
+        self._http = httpx.AsyncClient(
+            base_url=self._url,
+            transport=self._transport,
+            headers={"Accept-Encoding": "identity"},
+            timeout=stall_timeout_s,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def healthy(self, path: str) -> bool:
+        """Whether the engine answers 200 there. Leaves a connection open for the next turn."""
+        try:
+            response = await self._http.get(path, timeout=_HEALTH_TIMEOUT_S)
+        except httpx.RequestError:
+            return False
+        return response.status_code == httpx.codes.OK
+
+    async def warm_up(self, request: ForcedRequest) -> None:
+        """Send a request whose times nobody keeps: a server's first one is several times slower.
+
+        Raises:
+            EngineError: as ``turn`` does.
+        """
+        await self.turn(request)
+
+    async def turn(self, request: ForcedRequest) -> Reply:
+        """Replay one turn: arm the forcing, send, stamp, and after the stream's end parse and verify.
+
+        Raises:
+            EngineError: ``unreachable``, ``http``, ``context``, ``error_event``, ``protocol``, ``cut``, ``stalled``,
+                ``timeout``, or what ``Forcing.verify`` finds (``zero_tokens``, ``wrong_tokens``).
+        """
+        self._forcing.arm(request)
+        content = orjson.dumps({**self._dialect.body(request), **self._forcing.fields(request)})
+        await self._open_connection()
+        exchange = Exchange()
+        response, broken = await self._send(content, exchange)
+        if response is not None:
+            _check_headers(response, exchange)
+        answer = self._answer(exchange, broken)
+        verified_by, server_token_ns = self._forcing.verify(request, answer)
+        assert exchange.sent_ns is not None
+        assert exchange.first_byte_ns is not None
+        assert exchange.end_ns is not None
+        return Reply(
+            sent_ns=exchange.sent_ns,
+            first_byte_ns=exchange.first_byte_ns,
+            end_ns=exchange.end_ns,
+            chunks=answer.chunks,
+            report=answer.report,
+            verified_by=verified_by,
+            server_token_ns=server_token_ns,
+        )
+
+    async def _open_connection(self) -> None:
+        """A server closes idle connections after some seconds (uvicorn: 5); reopening is none of a turn's time."""
+        if isinstance(self._transport, StampedTransport) and not self._transport.connected():
+            await self.healthy("/health")
+
+    async def _send(self, content: bytes, exchange: Exchange) -> tuple[httpx.Response | None, EngineError | None]:
+        """Send and collect; return the answer's head, if it came, and how the exchange broke off, if it did."""
+        request = self._http.build_request(
+            "POST",
+            self._dialect.path,
+            content=content,
+            headers={"Content-Type": "application/json"},
+            extensions={"exchange": exchange},
+        )
+        response = None
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                response = await self._http.send(request, stream=True)
+                try:
+                    async for _ in response.aiter_raw():
+                        pass
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            message = f"no whole answer within {self._request_timeout_s:g} s ({_progress(exchange)}); "
+            message += "raise engine.request_timeout_s or replay shorter sessions"
+            return response, EngineError(message, kind="timeout")
+        except httpx.ReadTimeout:
+            message = f"silent for {self._stall_timeout_s:g} s ({_progress(exchange)}); "
+            message += "read the server's log, or raise engine.stall_timeout_s"
+            return response, EngineError(message, kind="stalled")
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            message = f"nothing answers at {self._url} ({error}); start the server or set engine.url"
+            return None, EngineError(message, kind="unreachable")
+        except httpx.TransportError as error:
+            return response, self._broken(error, exchange)
+        return response, None
+
+    def _broken(self, error: httpx.TransportError, exchange: Exchange) -> EngineError:
+        if not exchange.closed:
+            return EngineError(
+                f"{self._url} does not speak HTTP ({error}); check engine.url and engine.port", kind="protocol"
+            )
+        if exchange.first_byte_ns is None:
+            message = f"{self._url} closed the connection without an answer ({error}); read the server's log"
+            return EngineError(message, kind="unreachable")
+        message = f"the connection broke off ({_progress(exchange)}; {error}); read the server's log"
+        return EngineError(message, kind="cut")
+
+    def _answer(self, exchange: Exchange, broken: EngineError | None) -> Answer:
+        if broken is None:
+            return self._dialect.parse(sse.parse(exchange.reads))
+        try:
+            self._dialect.parse(sse.parse(exchange.reads))
+        except EngineError as error:
+            # What the server said before it broke off tells more than that it did.
+            if error.kind in ("error_event", "context"):
+                raise error from broken
+        raise broken
+
+
+def _check_headers(response: httpx.Response, exchange: Exchange) -> None:
+    if response.status_code != httpx.codes.OK:
+        refusal = complaint(_body(exchange), "http")
+        raise EngineError(f"HTTP {response.status_code}: {refusal}", kind=refusal.kind)
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise EngineError(
+            f"the server compressed its stream ({encoding}), which hides when a token came; "
+            "turn compression off there or in the proxy before it",
+            kind="protocol",
+        )
+    if not (content_type := response.headers.get("Content-Type", "")).startswith("text/event-stream"):
+        raise EngineError(
+            f"the answer is {content_type or 'of no type'} and not an event stream: {server_said(_body(exchange))}; "
+            "check engine.url and engine.dialect",
+            kind="protocol",
+        )
+
+
+def _body(exchange: Exchange) -> bytes:
+    return b"".join(data for _, data in exchange.reads)
+
+
+def _progress(exchange: Exchange) -> str:
+    if exchange.first_byte_ns is None:
+        return "no byte came"
+    return f"{len(_body(exchange))} bytes of the answer came"

@@ -1,0 +1,99 @@
+"""Brings an engine to the point where a measured turn may be sent."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.attach import AttachedServer
+from engines.base import EngineError, ForcedRequest
+from engines.client import EngineClient
+from engines.dialects.registry import dialect
+from engines.forcing.registry import forcing
+from engines.forcing.self_test import self_test
+from engines.process import ProcessServer
+from engines.server import Server
+from engines.settings import EngineSettings
+from replay.model import Model
+from replay.progress import Progress
+from workloads.load import Workload
+from workloads.session import Session
+
+WARM_UP_PROMPT, WARM_UP_OUTPUT = 64, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A healthy engine that was seen to emit forced tokens, warmed up."""
+
+    server: Server
+    client: EngineClient
+    health: str
+
+    async def healthy(self) -> bool:
+        return self.server.alive() and await self.client.healthy(self.health)
+
+    async def forget(self, session: Session) -> None:
+        """Make an engine that keeps one sequence start the session cold, whatever it replayed before.
+
+        Sessions are then independent of their order, and a session that is tried again finds no prompt of its own.
+        """
+        with suppress(EngineError):  # what ails the engine shows in the turn that follows, where it is recorded
+            await self.client.turn(unrelated(session))
+
+
+@asynccontextmanager
+async def running(
+    settings: EngineSettings, model: Model, workload: Workload, folder: Path, progress: Progress, *, prefix: str
+) -> AsyncIterator[Engine]:
+    """Start the engine, force a few tokens on it, warm it up; stop it at the end, whatever happens.
+
+    Raises:
+        EngineError: it does not start, does not get healthy, or emits other tokens than the forced ones.
+    """
+    force = forcing(settings, folder)
+    try:
+        server = _server(settings, model, folder, force.environment())
+        try:
+            progress.step(f"{prefix} · starting the engine")
+            await server.start()
+            async with EngineClient(
+                server.url,
+                dialect(settings.dialect),
+                force,
+                request_timeout_s=settings.request_timeout_s,
+                stall_timeout_s=settings.stall_timeout_s,
+            ) as client:
+                progress.step(f"{prefix} · checking that it emits forced tokens")
+                await self_test(client, vocab_size=model.vocab_size or workload.vocab_size)
+                progress.step(f"{prefix} · warming up")
+                await client.turn(warm_up(workload))
+                yield Engine(server, client, settings.health)
+        finally:
+            progress.step(f"{prefix} · stopping the engine")
+            await server.stop()
+    finally:
+        force.close()
+
+
+def _server(settings: EngineSettings, model: Model, folder: Path, variables: dict[str, str]) -> Server:
+    if settings.launch == "attach":
+        return AttachedServer(settings)
+    if settings.launch == "process":
+        return ProcessServer(settings, model=model.file, folder=folder, environment=variables)
+    raise EngineError(f"engine.launch={settings.launch} is not known; set process or attach")
+
+
+def warm_up(workload: Workload) -> ForcedRequest:
+    """Tokens of the workload in reverse: real ids, yet no session finds a prefix of its prompt in the cache."""
+    turn = workload.sessions[0].turns[0]
+    ids = (turn.delta_ids + turn.output_ids)[::-1]
+    return ForcedRequest(prompt_ids=ids[:WARM_UP_PROMPT], output_ids=turn.output_ids[:WARM_UP_OUTPUT])
+
+
+def unrelated(session: Session) -> ForcedRequest:
+    """A short request whose prompt shares no prefix with the session's."""
+    turn = session.turns[0]
+    first = turn.delta_ids[0]
+    other = next((id_ for id_ in turn.delta_ids + turn.output_ids if id_ != first), first)
+    return ForcedRequest(prompt_ids=(other, other), output_ids=turn.output_ids[:1])
