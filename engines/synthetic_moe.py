@@ -38,7 +38,7 @@ class SyntheticMoe:
     expert_width: int = 128
     heads: int = 4
     kv_heads: int = 2
-    head_dim: int = 64
+    head_dim: int = 32
     vocab_size: int = 4096
     context: int = 32768
     router_spread: float = 0.45
