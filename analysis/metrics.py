@@ -35,10 +35,13 @@ def tpot_s(turn: TurnRecord) -> float | None:
     """Time per output token: ``(token_ns[-1] - token_ns[0]) / (n - m)``.
 
     n is the recorded number of output tokens (verified), m the tokens of the first chunk, which is 1 unless the
-    engine sent several together. None where no token follows the first chunk: ``n = 1``, or all came in one chunk.
+    engine sent several together. None where no token follows the first chunk (``n = 1``, or all came in one chunk),
+    and where the stream does not tell how many tokens came with each chunk: ``token_ns`` then holds fewer than n.
     """
     duration_s, together = decode_s(turn), first_chunk_tokens(turn)
     if duration_s is None or together is None or together == len(turn.token_ns):
+        return None
+    if turn.output_tokens != len(turn.token_ns):
         return None
     return duration_s / (turn.output_tokens - together)
 

@@ -7,12 +7,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.frame import OK
-from analysis.runs import COMPLETE, Run
+from analysis.runs import COMPLETE, Result, Run
+from replay import comparability
 
-MACHINE_FIELDS = (
-    "machine", "cpu", "cores", "usable_cores", "memory_bytes", "governor", "numa_balancing", "kernel", "gpus",
-)  # fmt: skip
-"""Fields of the environment that must be equal; a field that neither run has is no difference."""
 SHOWN = 40
 """Characters of a value in a message: a hash is told by far fewer."""
 _MISSING = object()
@@ -86,15 +83,22 @@ def _has_gap(turns: pd.DataFrame) -> bool:
 
 
 def _differences(runs: Sequence[Run], sessions: Sequence[str]) -> list[str]:
-    """Each line names one field and the values it has."""
+    """Each line names one field of the comparability key and the values it has."""
+    keys = [(run.label, _key(result)) for run in runs for result in run.results]
+    unlike = dict.fromkeys(name for _, key in keys for name in comparability.differences(keys[0][1], key))
     found = []
-    for place, field in [("workload", "hash"), ("model", "hash"), *(("environment", f) for f in MACHINE_FIELDS)]:
-        values = [(run.label, result[place].get(field, _MISSING)) for run in runs for result in run.results]
-        if any(value != values[0][1] for _, value in values):
-            found.append(f"{place}.{field}: " + ", ".join(f"{label} {_shown(value)}" for label, value in values))
+    for name in unlike:
+        found.append(f"{name}: " + ", ".join(f"{label} {_shown(key.get(name, _MISSING))}" for label, key in keys))
     if not found and len(runs) > 1:
         found += _unlike_turns(runs, sessions)
     return found
+
+
+def _key(result: Result) -> Mapping[str, Any]:
+    """As it was stored, so that what a run counted as alike when it ran is what counts."""
+    stored = result.get("comparability") or comparability.key(result)
+    fields: Mapping[str, Any] = stored["fields"]
+    return fields
 
 
 def _shown(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,7 +130,9 @@ def _run(run: Run) -> dict[str, Any]:
         "note": result["engine"].get("note") or "",
         "started": started,
         "status": run.status,
+        "command": "\n".join(shlex.join(result["command"]) for result in run.results if result.get("command")),
         "server": _pretty(result["engine"].get("server") or {}),
+        "telemetry": _pretty(result.get("telemetry") or {}),
         "config": _pretty(result["config"]),
     }
 

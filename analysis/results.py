@@ -3,7 +3,8 @@
 ====================  ==============================================================================================
 version               1
 title, verdicts       sentences; ``verdicts[0]`` is the headline
-valid, warnings       whether every check passed and every run is complete and alike; what to know before the numbers
+valid, warnings       whether no check says that numbers are wrong and every run is complete and alike; what to know
+                      before the numbers
 baseline              key of the engine that the others are compared with, null without a comparison
 settings              ``{level, resamples, seed, smallest_sample}`` of the intervals
 workload              ``{name, hash, sessions, turns, output_tokens, turns_by_kind, new_tokens_median, losses}``
@@ -20,7 +21,8 @@ comparisons           list of ``{baseline, candidate, sessions, baseline_s, cand
                       leave_one_out, p_value, saved_by_session, ttft, tpot}``; ``low, high`` is the bootstrap-t
                       interval of ``saved``; ``ttft`` is turn kind → pair, a pair is
                       ``{ratio, ratio_low, ratio_high, difference_s, difference_low_s, difference_high_s}``
-checks                list of ``{engine, repeat, name, ok, value, advice}``; ``ok`` null: could not be told
+checks                list of ``{engine, repeat, name, ok, value, threshold, severity, advice}``; ``ok`` null: could
+                      not be told; ``severity`` of a failed one: ``invalid`` or ``warning``
 ====================  ==============================================================================================
 
 All times are in seconds and all shares in parts of 1. A field may be added without a new version.

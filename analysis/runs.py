@@ -13,6 +13,8 @@ from replay.record import RESULT_FILE, TURNS_FILE, RecordError, read_result
 
 RESULT_VERSION = 1
 COMPLETE = "complete"
+RUNNING, INTERRUPTED = "running", "interrupted"
+KILLED = "it never said that it ended: killed, or still at work"
 _FIELDS = ("status", "engine", "workload", "model", "environment", "config", "sessions", "validity")
 
 Result = Mapping[str, Any]
@@ -105,6 +107,8 @@ def _result(folder: Path) -> Result:
     for field in _FIELDS:
         if field not in result:
             raise RecordError(f"{path}: no field {field!r}; run `replay` again")
+    if result["status"] == RUNNING:
+        return result | {"status": INTERRUPTED, "error": result["error"] or KILLED}
     return result
 
 

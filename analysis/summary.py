@@ -14,6 +14,7 @@ from analysis.pairing import Pairing, finished, pair
 from analysis.runs import COMPLETE, Run, read_runs
 from analysis.stats import Integers
 
+INVALID = "invalid"
 SEED = 20_261_129
 """Of the resampling: the same records give the same report, to the byte."""
 
@@ -71,6 +72,9 @@ class Check:
     ok: bool | None
     """None: could not be told."""
     value: Any
+    threshold: str
+    severity: str
+    """What it means when it is not ok: ``invalid``, the numbers are wrong; ``warning``, noisy or fewer."""
     advice: str
 
 
@@ -94,8 +98,15 @@ class Summary:
         return tuple(run for run in self.runs if run.status != COMPLETE)
 
     @property
+    def failed_checks(self) -> tuple[Check, ...]:
+        """Those that make a run invalid first."""
+        failed = [check for check in self.checks if check.ok is False]
+        return tuple(sorted(failed, key=lambda check: check.severity != INVALID))
+
+    @property
     def broken_checks(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if check.ok is False)
+        """Those without which the numbers are wrong."""
+        return tuple(check for check in self.failed_checks if check.severity == INVALID)
 
     @property
     def valid(self) -> bool:
@@ -143,6 +154,8 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
                 name=check["name"],
                 ok=check["ok"],
                 value=check.get("value"),
+                threshold=check.get("threshold") or "",
+                severity=check.get("severity") or INVALID,
                 advice=check.get("advice") or "",
             )
             for run in runs

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from analysis.compare import Comparison
 from analysis.runs import COMPLETE
 from analysis.stats import SMALLEST_SAMPLE, Interval, Median
-from analysis.summary import Check, Summary
+from analysis.summary import INVALID, Check, Summary
 
 ABSENT = "–"
 MOST_SENTENCES = 10
@@ -151,9 +151,11 @@ def warnings(summary: Summary) -> list[str]:
     for run in summary.runs:
         if run.status == COMPLETE and run.key not in summary.pairing.engines:
             said.append(f"{run.label}: no session was finished, so it is not compared.")
-    for check in summary.broken_checks:
+    for check in summary.failed_checks:
+        verdict = "not valid" if check.severity == INVALID else "warning"
+        wanted = f" (wanted: {check.threshold})" if check.threshold else ""
         advice = f"; {check.advice}" if check.advice else ""
-        said.append(f"{checked(summary, check)}: {check.name}: {check.value}{advice}.")
+        said.append(f"{checked(summary, check)}: {verdict}: {check.name}: {check.value}{wanted}{advice}.")
     for engine in summary.engines:
         if engine.earlier_attempts:
             tried = count(engine.earlier_attempts, "turn")

@@ -6,15 +6,21 @@ The server (``engines.fake``, a process of its own) reads the clock right before
 clock when it says that a token came. With a perfect client both agree but for the kernel's way through the loopback.
 
     TTFT bias    (client: first token - sent) - (server: first send - arrival), median and p99 over answers
-    TPOT bias    client TPOT - server TPOT, TPOT = (last - first) / (n - 1), median over answers
+    TPOT bias    client TPOT - server TPOT, TPOT = (last - first) / (n - 1)
     token delay  client's reading of a token - server's send of it, p50 and p99 over tokens
     CPU          process time of this client a token, parsing and verifying after the stream's end included
+    TTFT-raw     TTFT bias beyond that of the raw client; target: 0.1 ms at 1 stream, 0.3 ms at 16
+    CPU/raw      CPU a token over that of the raw client; target: 1.3
 
-Clients take turns, round by round, on one event loop:
+Each is the median over rounds. Clients take turns, round by round, on one event loop:
 
     ours   EngineClient: httpx over stamped sockets
     raw    asyncio.open_connection, a reading after each read; HTTP and events parsed after the end. The floor
     httpx  httpx.AsyncClient with aiter_lines(), JSON parsed and the clock read line by line, as many tools do
+
+    python benchmarks/client_error.py --dialects [STREAM ...]
+
+prints instead what ours and the other clients on PATH report for every dialect, shape and fault of stream.
 """
 
 import argparse
@@ -27,9 +33,10 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import dialect_table
 import httpx
 import orjson
 import uvloop
@@ -41,6 +48,8 @@ from engines.dialects.registry import dialect
 from engines.forcing.field import FieldForcing
 
 _TIMEOUT_S = 60.0
+_WARM_UP = 100_000
+"""Second id of the prompts whose answers are not measured."""
 _CONTENT_TYPE = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 
@@ -134,35 +143,56 @@ async def plain_httpx(url: str, wire: Dialect, _streams: int) -> AsyncIterator[T
 CLIENTS = {"ours": ours, "raw": raw, "httpx": plain_httpx}
 
 
-@dataclass
-class Observed:
-    """One client at one number of streams."""
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One client's answers of one round, some at once."""
 
-    ttft_bias_ms: list[float] = field(default_factory=list)
-    tpot_bias_ms: list[float] = field(default_factory=list)
-    delay_ms: list[float] = field(default_factory=list)
-    cpu_s: float = 0.0
+    ttft_bias_ms: tuple[float, ...]
+    tpot_bias_us: tuple[float, ...]
+    delay_ms: tuple[float, ...]
+    cpu_us: float
+    """A token."""
 
-    def add(self, timing: Timing, server: dict[str, Any]) -> None:
+    @property
+    def ttft_ms(self) -> float:
+        return statistics.median(self.ttft_bias_ms)
+
+
+def observed(timings: Sequence[Timing], servers: Sequence[dict[str, Any]], cpu_s: float) -> Round:
+    ttft, tpot, delays = [], [], []
+    for timing, server in zip(timings, servers, strict=True):
         sends: list[int] = server["sent_ns"]
         assert len(sends) == len(timing.token_ns)
         first, last = timing.token_ns[0], timing.token_ns[-1]
-        self.ttft_bias_ms.append(((first - timing.sent_ns) - (sends[0] - server["arrived_ns"])) / 1e6)
-        self.tpot_bias_ms.append(((last - first) - (sends[-1] - sends[0])) / (len(sends) - 1) / 1e6)
-        self.delay_ms += [(came - sent) / 1e6 for came, sent in zip(timing.token_ns, sends, strict=True)]
+        ttft.append(((first - timing.sent_ns) - (sends[0] - server["arrived_ns"])) / 1e6)
+        tpot.append(((last - first) - (sends[-1] - sends[0])) / (len(sends) - 1) / 1e3)
+        delays += [(came - sent) / 1e6 for came, sent in zip(timing.token_ns, sends, strict=True)]
+    return Round(tuple(ttft), tuple(tpot), tuple(delays), cpu_s / len(delays) * 1e6)
 
-    def row(self) -> str:
-        delays = statistics.quantiles(self.delay_ms, n=100, method="inclusive")
-        ttft = statistics.quantiles(self.ttft_bias_ms, n=100, method="inclusive")
-        return (
-            f"{ttft[49]:9.3f} {ttft[98]:9.3f} {statistics.median(self.tpot_bias_ms) * 1e3:9.2f} "
-            f"{delays[49]:9.3f} {delays[98]:9.3f} {self.cpu_s / len(self.delay_ms) * 1e6:9.1f}"
-        )
+
+def row(rounds: Sequence[Round], floor: Sequence[Round] | None) -> str:
+    """Medians over rounds; beside the raw client's the same rounds are compared one by one."""
+    ttft = [bias for one in rounds for bias in one.ttft_bias_ms]
+    p99 = statistics.quantiles(ttft, n=100, method="inclusive")[98]
+    delays = [statistics.quantiles(one.delay_ms, n=100, method="inclusive") for one in rounds]
+    text = (
+        f"{statistics.median(one.ttft_ms for one in rounds):9.3f} {p99:9.3f} "
+        f"{statistics.median(statistics.median(one.tpot_bias_us) for one in rounds):9.2f} "
+        f"{statistics.median(delay[49] for delay in delays):9.3f} "
+        f"{statistics.median(delay[98] for delay in delays):9.3f} "
+        f"{statistics.median(one.cpu_us for one in rounds):9.1f}"
+    )
+    if floor is None:
+        return text
+    beyond_ms = statistics.median(mine.ttft_ms - raw.ttft_ms for mine, raw in zip(rounds, floor, strict=True))
+    times = statistics.median(mine.cpu_us / raw.cpu_us for mine, raw in zip(rounds, floor, strict=True))
+    return f"{text} {beyond_ms:+9.3f} {times:9.2f}"
 
 
 HEADER = (
     f"{'streams':>7} {'client':>7} {'TTFT bias':>9} {'p99':>9} {'TPOT bias':>9} {'delay p50':>9} {'delay p99':>9}"
-    f" {'CPU/token':>9}\n{'':>7} {'':>7} {'ms':>9} {'ms':>9} {'µs':>9} {'ms':>9} {'ms':>9} {'µs':>9}"
+    f" {'CPU/token':>9} {'TTFT-raw':>9} {'CPU/raw':>9}\n"
+    f"{'':>7} {'':>7} {'ms':>9} {'ms':>9} {'µs':>9} {'ms':>9} {'ms':>9} {'µs':>9} {'ms':>9} {'times':>9}"
 )
 
 
@@ -171,43 +201,48 @@ async def _later(turn: Turn, request: ForcedRequest, wait_s: float) -> Timing:
     return await turn(request)
 
 
-async def measure(url: str, streams: int, given: argparse.Namespace) -> dict[str, Observed]:
-    """Let the clients take turns for ``given.rounds`` rounds of ``streams`` answers at once."""
+def _requests(streams: int, number: int, prompt: int, tokens: int) -> list[ForcedRequest]:
+    return [
+        ForcedRequest(prompt_ids=(stream, number, *range(prompt)), output_ids=tuple(range(tokens)))
+        for stream in range(streams)
+    ]
+
+
+async def measure(url: str, streams: int, given: argparse.Namespace) -> dict[str, list[Round]]:
+    """Let the clients take turns for ``given.rounds`` rounds of ``streams`` answers at once.
+
+    In every other round the clients go in the opposite order, so that what the machine does besides hits all of them.
+    Before a client is measured, it opens its connections and fills its caches with answers of one token.
+    """
     wire = dialect("ostinato")
-    observed = {name: Observed() for name in given.clients}
+    rounds: dict[str, list[Round]] = {name: [] for name in given.clients}
     async with AsyncExitStack() as stack:
         control = await stack.enter_async_context(
             httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S, trust_env=False)
         )
         turns = {name: await stack.enter_async_context(CLIENTS[name](url, wire, streams)) for name in given.clients}
-        for number in range(given.rounds + 1):
-            for name, turn in turns.items():
-                requests = [
-                    ForcedRequest(
-                        prompt_ids=(stream, number, *range(given.prompt)), output_ids=tuple(range(given.tokens))
-                    )
-                    for stream in range(streams)
-                ]
+        for number in range(given.rounds):
+            for name in given.clients if number % 2 else reversed(given.clients):
+                turn = turns[name]
+                await asyncio.gather(*map(turn, _requests(streams, _WARM_UP, 2, 1)))
+                requests = _requests(streams, number, given.prompt, given.tokens)
                 began_s = time.process_time()
                 timings = await asyncio.gather(
                     *(_later(turn, request, k * given.apart_ms / 1e3) for k, request in enumerate(requests))
                 )
                 cpu_s = time.process_time() - began_s
-                if number == 0:  # opens connections, warms caches
-                    continue
-                observed[name].cpu_s += cpu_s
                 answers = (await control.get(f"/stamps?last={streams}")).json()["answers"]
                 by_start = {tuple(answer["prompt_start"]): answer for answer in answers}
-                for request, timing in zip(requests, timings, strict=True):
-                    observed[name].add(timing, by_start[request.prompt_ids[:2]])
-    return observed
+                servers = [by_start[request.prompt_ids[:2]] for request in requests]
+                rounds[name].append(observed(timings, servers, cpu_s))
+    return rounds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
-    parser.add_argument("--rounds", type=int, default=5, help="answers a stream and client (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="answers a stream and client (default %(default)s)")
     parser.add_argument("--tokens", type=int, default=128, help="tokens an answer (default %(default)s)")
     parser.add_argument("--prompt", type=int, default=500, help="tokens a prompt (default %(default)s)")
     parser.add_argument("--prefill-ms", type=float, default=50.0)
@@ -219,7 +254,11 @@ def main() -> None:
         help="between the streams' starts: at once, each would measure the others' preparation (default %(default)s)",
     )
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
+    parser.add_argument("--dialects", nargs="*", metavar="STREAM", help="the table of streams; some or all of them")
     given = parser.parse_args()
+    if given.dialects is not None:
+        dialect_table.print_table(given.dialects)
+        return
     command = [sys.executable, "-m", "engines.fake", "--prefill-ms-per-token", "0"]
     command += ["--prefill-ms", str(given.prefill_ms), "--decode-ms", str(given.decode_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -230,8 +269,9 @@ def main() -> None:
             print(f"{given.tokens} tokens, prefill {given.prefill_ms} ms, decode {given.decode_ms} ms\n{HEADER}")
             for streams in given.streams:
                 run = uvloop.run if given.loop == "uvloop" else asyncio.run
-                for name, observed in run(measure(url, streams, given)).items():
-                    print(f"{streams:7} {name:>7} {observed.row()}", flush=True)
+                rounds = run(measure(url, streams, given))
+                for name, mine in rounds.items():
+                    print(f"{streams:7} {name:>7} {row(mine, rounds.get('raw'))}", flush=True)
         finally:
             server.terminate()
         print(server.stdout.read().strip())

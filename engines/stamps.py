@@ -128,19 +128,25 @@ class StampedStream(asyncio.Protocol, httpcore.AsyncNetworkStream):
         self._transport.write(buffer)
 
     async def _arrival(self, timeout_s: float) -> None:
-        """Wait until something came; for a body's tokens in the course of a tick, as nobody needs them sooner."""
-        give_up_s = self._loop.time() + timeout_s
+        """Wait until something came; for a body's tokens in the course of a tick, as nobody needs them sooner.
+
+        Silence is counted in ticks. One that took a whole tick too long does not count: this process stood still
+        (Ctrl-Z, a paused machine), and bytes may wait that the loop has not seen, or the engine stood still with it.
+        """
+        left_s = timeout_s
         while not self._arrived and self._eof_ns is None:
-            left_s = give_up_s - self._loop.time()
             if left_s <= 0:
                 raise httpcore.ReadTimeout(f"no bytes for {timeout_s} s")
+            began_s, tick_s = self._loop.time(), min(left_s, _TICK_S)
             self._waiter = self._loop.create_future()
-            timer = self._loop.call_later(min(left_s, _TICK_S), self._wake)
+            timer = self._loop.call_later(tick_s, self._wake)
             try:
                 await self._waiter
             finally:
                 self._waiter = None
                 timer.cancel()
+            if self._loop.time() - began_s < tick_s + _TICK_S:
+                left_s -= tick_s
 
     def _take(self) -> None:
         """Sort what arrived into the exchange, until there is something for httpcore."""

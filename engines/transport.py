@@ -7,9 +7,6 @@ import httpx
 
 from engines.stamps import Exchange, SocketClock, current_exchange
 
-_KEEPALIVE_S = 3.0
-"""Servers close a connection that was idle for 5 s (llama-server, uvicorn); a request must not cross with that."""
-
 
 class StampedTransport(httpx.AsyncBaseTransport):
     """httpx over stamped sockets: plain ``http://``, HTTP/1.1, connections kept alive as long as the server does.
@@ -17,9 +14,14 @@ class StampedTransport(httpx.AsyncBaseTransport):
     A request whose extensions hold an ``exchange`` (``Exchange``) has it filled in. The connections are kept here, as
     httpcore's pool counts all of them for each of them at each request: at 64 streams 0.2 ms of CPU a token. Raises
     httpx's exceptions, as httpx's own transport does.
+
+    Args:
+        keepalive_s: how long an idle connection is used again. Servers close one after 5 s (llama-server, uvicorn); a
+            request must not cross with that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keepalive_s: float = 3.0) -> None:
+        self._keepalive_s = keepalive_s
         self._idle: list[httpcore.AsyncHTTPConnection] = []
         self._busy: set[httpcore.AsyncHTTPConnection] = set()
 
@@ -61,19 +63,24 @@ class StampedTransport(httpx.AsyncBaseTransport):
         return httpx.Response(response.status, headers=response.headers, stream=body, extensions=response.extensions)
 
     async def _connection(self, origin: httpcore.Origin) -> httpcore.AsyncHTTPConnection:
-        for connection in [*self._idle]:
-            if connection.has_expired():
-                self._idle.remove(connection)
-                await connection.aclose()
-            elif connection.can_handle_request(origin):
-                self._idle.remove(connection)
+        while connection := self._take_idle(origin):
+            if not connection.has_expired():
                 break
+            await connection.aclose()
         else:
             connection = httpcore.AsyncHTTPConnection(
-                origin, keepalive_expiry=_KEEPALIVE_S, network_backend=SocketClock()
+                origin, keepalive_expiry=self._keepalive_s, network_backend=SocketClock()
             )
         self._busy.add(connection)
         return connection
+
+    def _take_idle(self, origin: httpcore.Origin) -> httpcore.AsyncHTTPConnection | None:
+        """Out of the idle ones before anything is awaited, so that no other request takes it too."""
+        for connection in self._idle:
+            if connection.has_expired() or connection.can_handle_request(origin):
+                self._idle.remove(connection)
+                return connection
+        return None
 
     async def aclose(self) -> None:
         for connection in [*self._idle, *self._busy]:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -11,54 +12,34 @@ from typing import NoReturn
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from replay.config import CONF, Batch, NoteBatch, checked, register
+from replay.batch import BATCH_FILE, Batch, Row, hidden, interrupted
+from replay.config import CONF, Config, NoteBatch, checked, register
 from replay.record import RESULT_FILE, TURNS_FILE, RecordError, read_result
 
 FAILED, USAGE = 1, 2
 LOG_FILE = "server.log"
+RESUME = "resume="
 
 register()
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def job(composed: DictConfig) -> None:
-    """One run; Hydra calls it once, or once for each run of a sweep."""
-    # Imported here so that --help and --cfg answer at once.
-    from engines.base import EngineError
-    from replay.progress import Progress
-    from replay.run import Run, execute
-    from workloads.session import WorkloadError
-
-    job_config = HydraConfig.get()
-    sweep = job_config.mode is RunMode.MULTIRUN
+    """Note one run; Hydra calls it once, or once for each run of a sweep. They are run when all are known."""
+    job_config, batch = HydraConfig.get(), NoteBatch.noted
+    assert batch is not None
     folder = Path(job_config.runtime.output_dir)
-    try:
-        _claim(folder)
-        config = checked(composed)
-        run = Run(
-            engine=config.engine,
-            workload=config.workload,
-            model=config.model,
-            folder=folder,
-            repeat=config.repeat,
-            retries=config.retries,
-            on_failure=config.on_failure,
-            number=job_config.job.num if sweep else 0,
-            runs=NoteBatch.noted.runs if NoteBatch.noted else 1,
-            config=OmegaConf.to_container(composed, resolve=True),  # type: ignore[arg-type]
-        )
-        with Progress() as progress:
-            execute(run, progress)
-    except (WorkloadError, EngineError, RecordError, OSError) as error:
-        _complain(f"{composed.engine.name}: {error}" if sweep else error)
-        if not sweep:
-            # What fails before the first turn, and what no engine can help, is the user's to correct.
-            raise SystemExit(FAILED if isinstance(error, EngineError) and _has_turns(folder) else USAGE) from None
+    if any(folder.iterdir()):
+        raise RecordError(f"{folder}: already holds a run; choose another name=<name> or start a second later")
+    batch.fresh.append(folder)
+    checked(composed)
+    config = OmegaConf.to_container(composed, resolve=True)
+    command = ["replay", *job_config.overrides.task]
+    batch.rows.append(Row(folder=folder, config=config, command=command))  # type: ignore[arg-type]
 
 
 def main() -> NoReturn:
@@ -69,9 +50,16 @@ def main() -> NoReturn:
     previous = signal.signal(signal.SIGTERM, _terminate)
     code: int | None = None
     try:
-        job()
+        if any(word.startswith(RESUME) for word in sys.argv[1:]):
+            NoteBatch.noted = _resumed(sys.argv[1:])
+        else:
+            job()
+        if NoteBatch.noted:
+            _run(NoteBatch.noted)
     except (HydraException, OmegaConfBaseException) as error:
         code = _complain(f"{_one_line(error)}; `replay --cfg job` shows every setting, `replay --help` every choice")
+    except RecordError as error:
+        code = _complain(error)
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     except SystemExit as stop:
@@ -82,21 +70,100 @@ def main() -> NoReturn:
     raise SystemExit(found if code is None else code)
 
 
-def _claim(folder: Path) -> None:
-    """Note a run folder as this command's, which may then remove it."""
-    if any(folder.iterdir()):
-        raise RecordError(f"{folder}: already holds a run; choose another name=<name> or start a second later")
-    if NoteBatch.noted:
-        NoteBatch.noted.fresh.append(folder)
+def _resumed(words: Sequence[str]) -> Batch:
+    """The batch that ``resume=<folder>`` names; other settings typed beside it replace the stored ones."""
+    if flags := [word for word in words if word.startswith("-")]:
+        raise RecordError(f"{flags[0]} does not go with resume=<folder>; leave it out")
+    (folder,) = [word.removeprefix(RESUME) for word in words if word.startswith(RESUME)][-1:]
+    changes = OmegaConf.from_dotlist([word for word in words if not word.startswith(RESUME)])
+    batch = interrupted(Path(folder), ["replay", *words])
+    rows = []
+    for row in batch.rows:
+        composed = OmegaConf.merge(row.config, changes)
+        assert isinstance(composed, DictConfig)
+        config = OmegaConf.to_container(composed, resolve=True)
+        if unknown := hidden(config):
+            raise RecordError(f"{row.folder}: {unknown[0]} was not stored, as a secret; add {unknown[0]}=<value>")
+        checked(composed)
+        rows.append(Row(folder=row.folder, config=config, command=row.command))  # type: ignore[arg-type]
+    batch.rows = rows
+    if "report" in changes:
+        batch.report = changes.report
+    return batch
+
+
+def _run(batch: Batch) -> None:
+    """Replay every row that is not finished yet, one after another."""
+    # Imported here so that --help and --cfg answer at once.
+    from engines.base import EngineError
+    from replay.order import check, ordered_runs
+    from replay.resume import finished
+
+    _drop_hydras(batch)
+    configs = {row.folder: checked(OmegaConf.create(dict(row.config))) for row in batch.rows}
+    if not batch.resume and batch.rows:
+        order = configs[batch.rows[0].folder].order
+        try:
+            check(order)
+        except EngineError as error:
+            raise SystemExit(_complain(error)) from None
+        batch.rows = ordered_runs(batch.rows, [configs[row.folder].repeat for row in batch.rows], order)
+        batch.write()
+        if order.engines != "given" and len(batch.rows) > 1:
+            print("order    " + " · ".join(row.folder.name for row in batch.rows), file=sys.stderr)
+    left = [row for row in batch.rows if not finished(row.folder)]
+    if batch.resume:
+        print(f"resume   {len(batch.rows) - len(left)} of {len(batch.rows)} runs are complete", file=sys.stderr)
+    for number, row in enumerate(left):
+        _run_row(batch, row, configs[row.folder], number, len(left))
+
+
+def _run_row(batch: Batch, row: Row, config: Config, number: int, runs: int) -> None:
+    from engines.base import EngineError
+    from replay.progress import Progress
+    from replay.resume import RefusedError
+    from replay.run import Run, execute
+    from workloads.session import WorkloadError
+
+    try:
+        row.folder.mkdir(parents=True, exist_ok=True)
+        run = Run(
+            engine=config.engine,
+            workload=config.workload,
+            model=config.model,
+            folder=row.folder,
+            repeat=config.repeat,
+            retries=config.retries,
+            on_failure=config.on_failure,
+            number=number,
+            runs=runs,
+            telemetry=config.telemetry,
+            arrival=config.arrival,
+            order=config.order,
+            pressure=config.pressure,
+            resume=batch.resume,
+            config=row.config,
+            command=row.command,
+        )
+        with Progress() as progress:
+            execute(run, progress)
+    except (WorkloadError, EngineError, RecordError, OSError) as error:
+        _complain(f"{config.engine.name}: {error}" if batch.sweep else error)
+        if not batch.sweep:
+            # What fails before the first turn, and what no engine can help, is the user's to correct.
+            engines = isinstance(error, EngineError) and not isinstance(error, RefusedError)
+            raise SystemExit(FAILED if engines and _has_turns(row.folder) else USAGE) from None
 
 
 def _finish(batch: Batch) -> int:
     """Build the report from what is on disk, or leave nothing behind; return the exit code."""
-    (batch.folder / "multirun.yaml").unlink(missing_ok=True)
     results = [*batch.folder.glob(RESULT_FILE), *batch.folder.glob(f"*/{RESULT_FILE}")]
     if not any(_has_turns(path.parent) for path in results):
         _leave_nothing(batch)
         return USAGE
+    for folder in batch.fresh:
+        with suppress(OSError):  # not empty: it was begun
+            folder.rmdir()
     if batch.report:
         _report(batch.folder, batch.report)
     return FAILED if any(_failed(path.parent) for path in results) else 0
@@ -104,6 +171,9 @@ def _finish(batch: Batch) -> int:
 
 def _leave_nothing(batch: Batch) -> None:
     """Remove what was begun, but for what an engine said: its log may hold the reason."""
+    _drop_hydras(batch)
+    if not batch.resume:
+        (batch.folder / BATCH_FILE).unlink(missing_ok=True)
     for folder in batch.fresh:
         for path in folder.iterdir():
             if path.name != LOG_FILE or not path.stat().st_size:
@@ -113,17 +183,27 @@ def _leave_nothing(batch: Batch) -> None:
             folder.rmdir()
 
 
+def _drop_hydras(batch: Batch) -> None:
+    """Hydra's own note of a sweep; batch.json says more, without secrets."""
+    (batch.folder / "multirun.yaml").unlink(missing_ok=True)
+
+
 def _report(folder: Path, target: str) -> None:
     from replay.progress import Progress
 
     try:
         with Progress() as progress:
             progress.step("writing the report")
-            page = get_method(target)(folder)
+            page = Path(get_method(target)(folder))
     except (RecordError, OSError) as error:
         _complain(error)
         return
-    print(f"report   {page}\nsummary  {folder / 'summary.md'}")
+    print(f"report   {_shown(page)}\nsummary  {_shown(folder / 'summary.md')}")
+
+
+def _shown(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _has_turns(folder: Path) -> bool:

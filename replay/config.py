@@ -15,7 +15,12 @@ from hydra.experimental.callback import Callback
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from engines.settings import EngineSettings
+from replay.batch import Batch
 from replay.model import ModelSettings
+from replay.order import OrderSettings
+from replay.pacing import ArrivalSettings
+from replay.pressure import PressureSettings
+from replay.telemetry.settings import TelemetrySettings
 from workloads.settings import WorkloadSettings
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -37,6 +42,12 @@ class Config:
     """How often a failed session is tried again, from its first turn."""
     on_failure: str = "continue"
     """After a session that still fails: ``continue`` with the next one, or ``stop``."""
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    arrival: ArrivalSettings = MISSING
+    order: OrderSettings = field(default_factory=OrderSettings)
+    pressure: PressureSettings = MISSING
+    resume: str | None = None
+    """A folder whose runs are gone on with; their configuration comes from there."""
     launch: str | None = None
     """Short for ``engine.launch``: ``process`` or ``attach``."""
     report: str | None = "analysis.report.write_report"
@@ -62,23 +73,6 @@ def row_folder(engine: str, varying: str) -> str:
     return re.sub(r"[^\w.,=+-]+", "-", ",".join([engine, *others]))[:150]
 
 
-@dataclass
-class Batch:
-    """The runs that one command starts."""
-
-    folder: Path
-    """Where the report goes; the run folders are there or below."""
-    report: str | None
-    runs: int = 1
-    fresh: list[Path] = field(default_factory=list)
-    """Run folders that were empty when their run began: what is in them is this command's."""
-    made: list[Path] = field(default_factory=list)
-    """``folder`` and those above it that did not exist before, innermost first."""
-
-    def __post_init__(self) -> None:
-        self.made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
-
-
 class NoteBatch(Callback):
     """Hydra tells a callback what it is about to do; the command line needs to know after the jobs, failed or not."""
 
@@ -96,16 +90,11 @@ class NoteBatch(Callback):
             override.key_or_group: override
             for override in OverridesParser.create().parse_overrides(lines + list(config.hydra.overrides.task))
         }
-        runs, fixed = 1, []
-        for key, override in overrides.items():
-            if override.is_sweep_override():
-                runs *= len(list(override.sweep_string_iterator()))
-            else:
-                fixed.append(key)
+        fixed = [key for key, override in overrides.items() if not override.is_sweep_override()]
         # Every run of the sweep composes its configuration anew and takes these along: a folder is named for what
         # varies, not for what all runs share.
         config.hydra.overrides.hydra.append(f"hydra.job.config.override_dirname.exclude_keys={fixed}")
-        NoteBatch.noted = Batch(folder=Path(config.hydra.sweep.dir), report=config.report, runs=runs)
+        NoteBatch.noted = Batch(folder=Path(config.hydra.sweep.dir), report=config.report, sweep=True)
 
 
 def register() -> None:

@@ -1,7 +1,7 @@
 """Brings an engine to the point where a measured turn may be sent."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,13 +44,40 @@ class Engine:
 
 @asynccontextmanager
 async def running(
-    settings: EngineSettings, model: Model, workload: Workload, folder: Path, progress: Progress, *, prefix: str
+    settings: EngineSettings,
+    model: Model,
+    workload: Workload,
+    folder: Path,
+    progress: Progress,
+    *,
+    prefix: str,
+    tries: int = 1,
 ) -> AsyncIterator[Engine]:
     """Start the engine, force a few tokens on it, warm it up; stop it at the end, whatever happens.
+
+    Args:
+        tries: how often; more than once for an engine that is known to start.
 
     Raises:
         EngineError: it does not start, does not get healthy, or emits other tokens than the forced ones.
     """
+    async with AsyncExitStack() as stack:
+        for left in reversed(range(tries)):
+            try:
+                engine = await stack.enter_async_context(
+                    _started(settings, model, workload, folder, progress, prefix)
+                )
+                break
+            except EngineError:
+                if not left:
+                    raise
+        yield engine
+
+
+@asynccontextmanager
+async def _started(
+    settings: EngineSettings, model: Model, workload: Workload, folder: Path, progress: Progress, prefix: str
+) -> AsyncIterator[Engine]:
     force = forcing(settings, folder)
     try:
         server = _server(settings, model, folder, force.environment())

@@ -1,10 +1,9 @@
 """One run: one engine replays one workload into one run folder."""
 
-import time
-from collections import deque
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,26 @@ import uvloop
 
 from engines.base import EngineError
 from engines.settings import EngineSettings
-from replay import environment, validity
+from replay import comparability, environment, order, pacing, pressure
+from replay.attempts import Attempt, Queue
+from replay.inputs import inputs
 from replay.launch import running
-from replay.model import Model, ModelSettings, prepare
-from replay.progress import Progress, duration
+from replay.meter import Meter
+from replay.model import Model, ModelSettings
+from replay.order import OrderSettings
+from replay.pacing import ArrivalSettings, start_offsets_s
+from replay.pressure import Pressure, PressureSettings
+from replay.progress import Progress
 from replay.record import RecordError, RecordWriter, TurnRecord, write_result
-from replay.session import replay
-from workloads.load import Workload, load
+from replay.redact import redact
+from replay.resume import Earlier, RefusedError
+from replay.stopping import until_terminated
+from replay.telemetry import settings as telemetry
+from replay.telemetry.settings import TelemetrySettings
+from replay.validity import checks
+from replay.watch import Observed, Watch
+from replay.workers import replay_waiting
+from workloads.load import Workload
 from workloads.session import WorkloadError
 from workloads.settings import WorkloadSettings
 
@@ -41,14 +53,26 @@ class Run:
     number: int = 0
     """Which run of the command this is, of ``runs``."""
     runs: int = 1
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     config: Mapping[str, Any] = field(default_factory=dict)
     """The whole configuration, kept in the result."""
+    command: Sequence[str] = ()
+    """What was typed to get this run, of a sweep this one alone; kept in the result."""
+    arrival: ArrivalSettings = field(default_factory=ArrivalSettings)
+    order: OrderSettings = field(default_factory=OrderSettings)
+    pressure: PressureSettings = field(default_factory=PressureSettings)
+    resume: bool = False
+    """Go on with what ``folder`` holds."""
 
     def __post_init__(self) -> None:
         if self.on_failure not in ("continue", "stop"):
             raise EngineError(f"on_failure={self.on_failure} is not known; set continue or stop")
         if self.retries < 0:
             raise EngineError(f"retries={self.retries} is negative; set 0 or more")
+        pacing.check(self.arrival, self.engine)
+        order.check(self.order)
+        pressure.check(self.pressure)
+        telemetry.check(self.telemetry)
 
     @property
     def title(self) -> str:
@@ -67,6 +91,11 @@ class Outcome:
     warmed_up: bool = False
     sessions: dict[str, str] = field(default_factory=dict)
     turns: list[TurnRecord] = field(default_factory=list)
+    observed: Observed = field(default_factory=Observed)
+    facts: Mapping[str, Any] = field(default_factory=environment.facts)
+    clock: Mapping[str, int] = field(default_factory=environment.clock_pair)
+    resumed: Sequence[Mapping[str, int]] = ()
+    """The same, of each later command that went on with the run."""
 
 
 def execute(run: Run, progress: Progress) -> None:
@@ -76,142 +105,124 @@ def execute(run: Run, progress: Progress) -> None:
         WorkloadError, EngineError, RecordError: the run failed; what is done is kept and the result says ``failed``.
         KeyboardInterrupt, SystemExit: it was stopped; what is done is kept and the result says ``interrupted``.
     """
-    outcome, clock = Outcome(), environment.clock_pair()
+    earlier = Earlier.of(run.folder) if run.resume else Earlier()
+    outcome = Outcome(turns=list(earlier.turns))
+    if earlier.turns:
+        outcome.resumed = [*earlier.result.get("resumed", ()), outcome.clock]
+        outcome.clock = earlier.result["clock"]
+    else:
+        _keep_result(run, outcome)
     try:
-        outcome.workload, outcome.model = _inputs(run, progress)
-        uvloop.run(_replay(run, outcome.workload, outcome.model, outcome, progress))
+        outcome.workload, outcome.model = inputs(run, progress)
+        outcome.sessions = dict.fromkeys(earlier.complete(outcome.workload), "complete")
+        outcome.server, outcome.warmed_up = earlier.server, bool(outcome.sessions)
+        earlier.refuse_if_changed(_written(run, outcome))
+        uvloop.run(until_terminated(_replay(run, outcome.workload, outcome.model, outcome, earlier, progress)))
+    except RefusedError:
+        raise
     except (WorkloadError, EngineError, RecordError) as error:
         outcome.status, outcome.error = "failed", str(error)
         with suppress(RecordError):  # on a full disk, which is named by then
-            _conclude(run, outcome, clock)
+            _conclude(run, outcome, earlier)
         raise
     except (KeyboardInterrupt, SystemExit):
         outcome.status, outcome.error = "interrupted", "stopped by a signal"
-        _conclude(run, outcome, clock)
+        _conclude(run, outcome, earlier)
         raise
     outcome.status = "complete"
-    _conclude(run, outcome, clock)
+    _keep_result(run, outcome)
 
 
-def _conclude(run: Run, outcome: Outcome, clock: dict[str, int]) -> None:
-    write_result(run.folder, environment.redact(_result(run, outcome, clock)))
+def _conclude(run: Run, outcome: Outcome, earlier: Earlier) -> None:
+    """Keep the result, unless that of an earlier command says more: what it ran on is known."""
+    if outcome.workload or not earlier.turns:
+        _keep_result(run, outcome)
 
 
-def _inputs(run: Run, progress: Progress) -> tuple[Workload, Model]:
-    """Load the workload, make the model, and refuse what can't work before anything is started."""
-    progress.step(f"{run.title} · reading the model")
-    model_format = "none" if run.engine.launch == "attach" else run.engine.model_format
-    model = prepare(run.model, model_format, progress.show)
-    progress.step(f"{run.title} · loading the workload {run.workload.name}")
-    workload = load(
-        run.workload,
-        model.tokenizer,
-        progress=lambda session: progress.show(f"{run.title} · loading the workload · {session.session_id}"),
-    )
-    fits_context(workload, run.engine)
-    fits_vocabulary(workload, model)
-    return workload, model
+def _keep_result(run: Run, outcome: Outcome) -> None:
+    """A run that is killed leaves the newest of these, with the status ``running``."""
+    write_result(run.folder, _written(run, outcome))
 
 
-def fits_context(workload: Workload, engine: EngineSettings) -> None:
-    """Raises EngineError when a session needs more context than the engine is started with."""
-    longest = max(workload.sessions, key=lambda session: session.longest_context)
-    if longest.longest_context > engine.context:
-        raise EngineError(
-            f"session {longest.session_id} of workload {workload.name} needs {longest.longest_context:,} tokens of "
-            f"context, engine {engine.name} has {engine.context:,}; set engine.context={longest.longest_context} or "
-            "shorten the sessions with workload.max_turns",
-            kind="context",
-        )
+def _written(run: Run, outcome: Outcome) -> dict[str, Any]:
+    written: dict[str, Any] = redact(_result(run, outcome))
+    return written
 
 
-def fits_vocabulary(workload: Workload, model: Model) -> None:
-    """Raises WorkloadError when the workload holds a token id that the model does not have."""
-    if model.vocab_size is None:
-        return
-    for session in workload.sessions:
-        highest = max(max((*turn.delta_ids, *turn.output_ids)) for turn in session.turns)
-        if highest >= model.vocab_size:
-            raise WorkloadError(
-                f"session {session.session_id} of workload {workload.name} holds token id {highest}, "
-                f"model {model.name} has {model.vocab_size} ids; set model.tokenizer to that model's tokenizer folder"
-            )
-
-
-async def _replay(run: Run, workload: Workload, model: Model, outcome: Outcome, progress: Progress) -> None:
-    waiting = deque((session, 0) for session in workload.sessions)
-    meter = Meter(run, workload)
+async def _replay(
+    run: Run, workload: Workload, model: Model, outcome: Outcome, earlier: Earlier, progress: Progress
+) -> None:
+    done = earlier.complete(workload)
+    queue = Queue(workload.sessions, retries=run.retries, attempts=earlier.attempts(), done=done)
+    offsets_s = start_offsets_s(run.arrival, len(workload.sessions))
+    left = tuple(session for session in workload.sessions if session.session_id not in done)
+    meter = Meter(run.title, replace(workload, sessions=left), runs_left=run.runs - run.number - 1)
     deaths = 0
-    with RecordWriter(run.folder) as writer:
+    one_at_a_time = asyncio.Lock()
 
-        def keep(record: TurnRecord) -> None:
-            writer.append(record)
-            outcome.turns.append(record)
-            progress.show(meter.text(record))
+    def keep(record: TurnRecord) -> None:
+        writer.append(record)
+        outcome.turns.append(record)
+        progress.show(meter.text(record))
 
-        while waiting:
-            async with running(run.engine, model, workload, run.folder, progress, prefix=run.title) as engine:
+    async def concluded(attempt: Attempt, failed: TurnRecord | None) -> None:
+        nonlocal deaths
+        outcome.sessions[attempt.session.session_id] = "failed" if failed else "complete"
+        if failed is None:
+            deaths = 0
+        async with one_at_a_time:
+            # Beside the event loop, which stamps what other sessions receive meanwhile.
+            await asyncio.to_thread(_settle, run, writer, _written(run, outcome))
+        if failed and run.on_failure == "stop":
+            raise EngineError(_failure(failed), kind="http")
+
+    with (
+        RecordWriter(run.folder) as writer,
+        Watch(run.folder, run.telemetry, outcome.observed) as watch,
+        Pressure(run.pressure, run.folder) as pressure,
+    ):
+        while queue:
+            # It started before, so that a start that fails now is no wrong setting.
+            tries = MAX_DEATHS if deaths else 1
+            async with running(
+                run.engine, model, workload, run.folder, progress, prefix=run.title, tries=tries
+            ) as engine:
                 outcome.warmed_up, outcome.server = True, engine.server.describe()
-                progress.step(f"{run.title} · replaying {len(waiting)} sessions")
-                while waiting:
-                    session, attempt = waiting.popleft()
-                    await engine.forget(session)
-                    failed = await replay(
-                        session, engine.client, keep, engine=run.engine.name, attempt=attempt, repeat=run.repeat
-                    )
-                    if failed is None:
-                        outcome.sessions[session.session_id] = "complete"
-                        deaths = 0
-                        continue
-                    if attempt < run.retries:
-                        waiting.appendleft((session, attempt + 1))
-                    else:
-                        outcome.sessions[session.session_id] = "failed"
-                        if run.on_failure == "stop":
-                            raise EngineError(_failure(failed), kind="http")
-                    if not await engine.healthy():
-                        deaths += 1
-                        if deaths == MAX_DEATHS:
-                            raise EngineError(
-                                f"the engine died {deaths} times in a row: {_failure(failed)}", kind="cut"
-                            )
-                        break
+                earlier.refuse_if_changed(_written(run, outcome))
+                _keep_result(run, outcome)
+                watch.follow(engine.server)
+                pressure.begin()
+                progress.step(f"{run.title} · replaying {len(queue)} sessions")
+                dead = await replay_waiting(
+                    queue,
+                    engine,
+                    run.arrival,
+                    offsets_s,
+                    name=run.engine.name,
+                    repeat=run.repeat,
+                    keep=keep,
+                    concluded=concluded,
+                )
+            if dead is not None:
+                deaths += 1
+                if deaths == MAX_DEATHS:
+                    raise EngineError(f"the engine died {deaths} times in a row: {_failure(dead)}", kind="cut")
     if "complete" not in outcome.sessions.values():
         raise EngineError(f"every session failed; the last one: {_failure(outcome.turns[-1])}")
+
+
+def _settle(run: Run, writer: RecordWriter, result: dict[str, Any]) -> None:
+    writer.sync()
+    write_result(run.folder, result)
 
 
 def _failure(record: TurnRecord) -> str:
     return f"session {record.session_id}, turn {record.turn}: {record.error}"
 
 
-class Meter:
-    """How far a run is, by tokens: those of the prompts that are new, and those of the answers."""
-
-    def __init__(self, run: Run, workload: Workload) -> None:
-        self._run = run
-        self._sessions = {session.session_id: (i, session) for i, session in enumerate(workload.sessions, 1)}
-        self._total = sum(session.longest_context for session in workload.sessions)
-        self._done = self._verified = 0
-        self._started_s = time.monotonic()
-
-    def text(self, record: TurnRecord) -> str:
-        number, session = self._sessions[record.session_id]
-        self._done += record.new_tokens + record.output_tokens
-        self._verified += record.output_tokens if record.status == "ok" else 0
-        elapsed_s = time.monotonic() - self._started_s
-        whole_s = elapsed_s * max(self._total / self._done, 1.0)
-        # The runs that follow are taken to last as long as this one.
-        left_s = whole_s - elapsed_s + whole_s * (self._run.runs - self._run.number - 1)
-        return (
-            f"{self._run.title} · session {number}/{len(self._sessions)} · "
-            f"turn {record.turn + 1}/{len(session.turns)} · "
-            f"{self._verified:,} tokens verified · about {duration(left_s)} left"
-        )
-
-
-def _result(run: Run, outcome: Outcome, clock: dict[str, int]) -> dict[str, Any]:
+def _result(run: Run, outcome: Outcome) -> dict[str, Any]:
     workload, model = outcome.workload, outcome.model
-    return {
+    result = {
         "version": RESULT_VERSION,
         "status": outcome.status,
         "error": outcome.error,
@@ -231,17 +242,26 @@ def _result(run: Run, outcome: Outcome, clock: dict[str, int]) -> dict[str, Any]
         },
         "model": {"name": run.model.name, "hash": model.hash if model else None},
         "repeat": run.repeat,
-        "environment": environment.facts(),
+        "environment": dict(outcome.facts),
         "config": dict(run.config),
-        "clock": clock,
+        "command": list(run.command),
+        "clock": dict(outcome.clock),
+        "resumed": [dict(clock) for clock in outcome.resumed],
         "sessions": outcome.sessions,
-        "validity": [
+        "telemetry": None,
+        "validity": [],
+    }
+    if outcome.status != "running":
+        result["telemetry"] = outcome.observed.summary(outcome.turns)
+        result["validity"] = [
             asdict(check)
-            for check in validity.checks(
+            for check in checks.checks(
                 outcome.turns,
                 outcome.sessions,
                 expected_sessions=len(workload.sessions) if workload else 0,
                 warmed_up=outcome.warmed_up,
+                losses=workload.losses if workload else {},
+                observed=outcome.observed,
             )
-        ],
-    }
+        ]
+    return result | {"comparability": comparability.key(result)}

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from engines.base import Chunk, EngineError, ForcedRequest, Reply
+from replay.pacing import sleep_until
 from replay.record import TurnRecord
-from workloads.session import Session
+from workloads.session import Session, Turn
 
 
 class Client(Protocol):
@@ -21,17 +22,27 @@ async def replay(
     engine: str,
     attempt: int,
     repeat: int,
+    start_ns: int | None = None,
+    wait_ns: Callable[[Turn], int] | None = None,
 ) -> TurnRecord | None:
-    """Send every turn, each as soon as the one before has ended, and ``keep`` its record before the next is sent.
+    """Send every turn when the one before has ended, and ``keep`` its record before the next is sent.
 
     A failed turn ends the session: the prompts after it would hold tokens that the engine never produced.
+
+    Args:
+        start_ns: when the first turn was due; None for now.
+        wait_ns: how long a turn waits for the end of the one before; None for not at all.
 
     Returns:
         the record of the failed turn, None when all went well.
     """
+    ended_ns = 0
     for number, (turn, prompt_ids) in enumerate(zip(session.turns, session.prompts(), strict=True)):
         request = ForcedRequest(prompt_ids=prompt_ids, output_ids=turn.output_ids)
-        due_ns = time.perf_counter_ns()
+        due_ns = start_ns if number == 0 and start_ns is not None else time.perf_counter_ns()
+        if number and wait_ns is not None and (wait := wait_ns(turn)):
+            due_ns = ended_ns + wait
+            await sleep_until(due_ns)
         reply: Reply | None = None
         failure: EngineError | None = None
         try:
@@ -56,6 +67,8 @@ async def replay(
         keep(record)
         if failure:
             return record
+        assert reply is not None
+        ended_ns = reply.end_ns
     return None
 
 

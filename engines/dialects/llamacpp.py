@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from engines.base import Answer, Chunk, Dialect, EngineError, Event, ForcedRequest, ServerReport
-from engines.complaint import complaint
+from engines.dialects.payload import count, illegal, mapping, payload, seconds, token_ids
 
 # The whole final event repeats the prompt as text: for long prompts, work at the end of each turn for nothing.
 _FINAL_FIELDS = ["tokens", "stop", "stop_type", "truncated", "tokens_predicted", "tokens_evaluated", "timings"]
@@ -37,16 +35,16 @@ class LlamaCpp:
         chunks: list[Chunk] = []
         known = 0
         for event in events:
-            payload = _payload(event, last=event is events[-1])
-            if payload is None:
+            fields = payload(event, last=event is events[-1])
+            if fields is None:
                 continue
-            ids = _ids(payload)
-            produced = max(payload.get("tokens_predicted", 0), known + len(ids))
+            ids, counted = _counted(fields)
+            produced = max(counted, known + len(ids))
             if produced > known:
                 chunks.append(Chunk(t_ns=event.t_ns, n_tokens=produced - known, ids=ids))
                 known = produced
-            if payload.get("stop") is True:
-                return Answer(chunks=tuple(chunks), report=_report(payload))
+            if fields.get("stop") is True:
+                return Answer(chunks=tuple(chunks), report=_report(fields))
         raise EngineError(
             f"the stream ended after {known} tokens without its final event; read the server's log", kind="cut"
         )
@@ -55,48 +53,23 @@ class LlamaCpp:
 DIALECT: Dialect = LlamaCpp()
 
 
-def _payload(event: Event, *, last: bool) -> dict[str, Any] | None:
-    if event.name == "error":
-        raise complaint(event.data, "error_event")
-    if event.data.strip() in ("", "[DONE]"):
-        return None
-    try:
-        payload = orjson.loads(event.data)
-    except orjson.JSONDecodeError as error:
-        if last:
-            raise EngineError("the stream ended inside an event; read the server's log", kind="cut") from error
-        raise _illegal("an event that is not JSON", event.data) from error
-    if not isinstance(payload, dict):
-        raise _illegal("an event that is not a JSON object", event.data)
-    if payload.get("error"):
-        raise complaint(payload, "error_event")
-    return payload
-
-
-def _ids(payload: dict[str, Any]) -> tuple[int, ...]:
-    ids = payload.get("tokens", [])
-    produced = payload.get("tokens_predicted", 0)
-    if not isinstance(ids, list) or any(type(id_) is not int for id_ in [*ids, produced]):
-        raise _illegal("tokens that are not integers", orjson.dumps(payload).decode())
-    return tuple(ids)
+def _counted(fields: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """The chunk's ids, and how many tokens were produced so far, as far as the server says."""
+    produced = fields.get("tokens_predicted", 0)
+    if type(produced) is not int:
+        raise illegal("tokens_predicted that is not an integer", fields)
+    return token_ids(fields, "tokens") or (), produced
 
 
 def _report(final: dict[str, Any]) -> ServerReport:
-    timings = final.get("timings")
-    if not isinstance(timings, dict):
-        raise _illegal("a final event without timings", orjson.dumps(final).decode())
-    prompt_ms, predicted_ms = timings.get("prompt_ms"), timings.get("predicted_ms")
+    timings = mapping(final, "timings")
+    if not timings:
+        raise illegal("a final event without timings", final)
     return ServerReport(
-        cached_tokens=timings.get("cache_n"),
-        prefilled_tokens=timings.get("prompt_n"),
-        generated_tokens=timings.get("predicted_n", final.get("tokens_predicted")),
-        prefill_s=None if prompt_ms is None else prompt_ms / 1e3,
-        decode_s=None if predicted_ms is None else predicted_ms / 1e3,
+        cached_tokens=count(timings.get("cache_n")),
+        prefilled_tokens=count(timings.get("prompt_n")),
+        generated_tokens=count(timings.get("predicted_n", final.get("tokens_predicted"))),
+        prefill_s=seconds(timings.get("prompt_ms")),
+        decode_s=seconds(timings.get("predicted_ms")),
         extra={**timings, "stop_type": final.get("stop_type"), "truncated": final.get("truncated")},
-    )
-
-
-def _illegal(what: str, data: str) -> EngineError:
-    return EngineError(
-        f"the server sent {what}: {data[:200]}; is engine.dialect=llamacpp right for it?", kind="protocol"
     )

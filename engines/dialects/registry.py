@@ -13,8 +13,14 @@ def dialect(name: str) -> Dialect:
     Raises:
         EngineError: ``setting`` when there is none.
     """
-    known = sorted({module.name for module in pkgutil.iter_modules(dialects.__path__)} - {"registry"})
-    if name not in known:
-        raise EngineError(f"engine.dialect: there is no dialect {name!r}; choose one of {', '.join(known)}")
-    found: Dialect = importlib.import_module(f"{dialects.__name__}.{name}").DIALECT
+    modules = {module.name for module in pkgutil.iter_modules(dialects.__path__)}
+    if name in modules and (found := _of(name)):
+        return found
+    known = sorted(module for module in modules if _of(module))
+    raise EngineError(f"engine.dialect: there is no dialect {name!r}; choose one of {', '.join(known)}")
+
+
+def _of(module: str) -> Dialect | None:
+    """None for a module that dialects share."""
+    found: Dialect | None = getattr(importlib.import_module(f"{dialects.__name__}.{module}"), "DIALECT", None)
     return found

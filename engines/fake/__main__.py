@@ -5,10 +5,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
+from engines.fake.catalogue import STREAMS
 from engines.fake.server import FakeEngine, FakeSettings
-from engines.fake.streams import STREAMS
 
 
 def _fault(text: str) -> tuple[str, int | None]:
@@ -21,7 +22,7 @@ def _fault(text: str) -> tuple[str, int | None]:
 def _settings(arguments: Sequence[str] | None) -> tuple[FakeSettings, str, int]:
     parser = argparse.ArgumentParser(
         prog="python -m engines.fake",
-        description="An engine of known latencies that can fail in every way; it speaks the dialect ostinato.",
+        description="Known latencies, every way to fail; it speaks every dialect, each on its path.",
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one and prints it (default)")
@@ -40,7 +41,13 @@ def _settings(arguments: Sequence[str] | None) -> tuple[FakeSettings, str, int]:
         metavar="NAME[:N]",
         help=f"how the N-th completion, from 1, or every one streams: {', '.join(STREAMS)}",
     )
+    parser.add_argument("--fault-rate", type=float, default=0.0, help="share of completions that meet any fault")
+    parser.add_argument("--fault-seed", type=int, default=0, help="which completions, and which faults (default 0)")
+    parser.add_argument("--fault-from", type=int, default=1, metavar="N", help="none of these before the N-th (1)")
+    parser.add_argument("--journal", type=Path, help="a file that gets a line for each completion, its lateness too")
     given = parser.parse_args(arguments)
+    if not 0 <= given.fault_rate <= 1:
+        parser.error(f"--fault-rate {given.fault_rate:g} is no share; give 0 to 1, as 0.02 for 2 %")
     settings = FakeSettings(
         prefill_s=given.prefill_ms / 1e3,
         prefill_s_per_token=given.prefill_ms_per_token / 1e3,
@@ -50,6 +57,10 @@ def _settings(arguments: Sequence[str] | None) -> tuple[FakeSettings, str, int]:
         sequences=given.sequences,
         load_s=given.load_s,
         faults=tuple(given.fault),
+        fault_rate=given.fault_rate,
+        fault_seed=given.fault_seed,
+        fault_from=given.fault_from,
+        journal=given.journal,
     )
     return settings, given.host, given.port
 

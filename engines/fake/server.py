@@ -1,12 +1,13 @@
 """The fake engine's server: sends each part of a stream at its absolute deadline and stamps it.
 
-It speaks the ``ostinato`` dialect and computes nothing. Its stamps are of CLOCK_MONOTONIC, which the client's
+It speaks every dialect, each on its path, and computes nothing. Its stamps are of CLOCK_MONOTONIC, which the client's
 ``perf_counter_ns`` reads too on Linux, so ``GET /stamps?last=N`` tells a client's error. Each connection has a thread
 that sleeps until a token is due: an event loop's timers would round to whole milliseconds.
 """
 
 import json
 import os
+import random
 import socket
 import struct
 import sys
@@ -15,14 +16,18 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from engines.fake.asked import Asked, BadRequest, check_stream, read
 from engines.fake.cache import PrefixCache
-from engines.fake.streams import STREAMS, Part, Stream, event, stream
+from engines.fake.catalogue import STREAMS, faults
+from engines.fake.journal import Journal, Stamps, lateness
+from engines.fake.streams import Part, Stream, event, stream
 
 _KEPT_STAMPS = 4096
 
@@ -41,21 +46,14 @@ class FakeSettings:
     load_s: float = 0.0
     """After the start, ``/health`` answers 503 for so long."""
     faults: tuple[tuple[str, int | None], ...] = ()
-    """``(name, n)``: the n-th completion since the start, from 1, streams so; None: each does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamps:
-    """One answer by the engine's own clock, all ``perf_counter_ns``."""
-
-    request: int
-    prompt_start: tuple[int, ...]
-    """The prompt's first two ids, to find the request by."""
-    arrived_ns: int
-    due_ns: list[int] = field(default_factory=list)
-    """One entry a token; tokens of one chunk share it."""
-    sent_ns: list[int] = field(default_factory=list)
-    """Taken right before the chunk was handed to the kernel."""
+    """``(name, n)``: the n-th completion, from 1, streams so; None: each does."""
+    fault_rate: float = 0.0
+    """The share of completions that meet a fault drawn from all of the dialect's."""
+    fault_seed: int = 0
+    fault_from: int = 1
+    """The first completion that may meet one, so that the engine's start does not."""
+    journal: Path | None = None
+    """Where each completion is written down; None: nowhere."""
 
 
 class FakeEngine(ThreadingHTTPServer):
@@ -68,7 +66,8 @@ class FakeEngine(ThreadingHTTPServer):
         self.settings = settings
         self.cache = PrefixCache(settings.sequences)
         self.stamps: deque[Stamps] = deque(maxlen=_KEPT_STAMPS)
-        self.numbers = count(1)
+        self.journal = Journal(settings.journal)
+        self.numbers = count(self.journal.first_number)
         self.ready_at_s = time.monotonic() + settings.load_s
         super().__init__((host, port), _Connection)
 
@@ -78,13 +77,22 @@ class FakeEngine(ThreadingHTTPServer):
 
     def lateness(self) -> str:
         """How late tokens left, over the newest answers."""
-        late_ns = sorted(
-            sent - due for stamps in self.stamps for sent, due in zip(stamps.sent_ns, stamps.due_ns, strict=True)
-        )
-        if not late_ns:
-            return "no token was sent"
-        p50, p99, worst = (late_ns[int(part * (len(late_ns) - 1))] / 1e6 for part in (0.5, 0.99, 1.0))
-        return f"{len(late_ns)} tokens left late by {p50:.3f} ms at p50, {p99:.3f} ms at p99, {worst:.3f} ms at worst"
+        return lateness(list(self.stamps))
+
+    def stream_of(self, number: int, asked: Asked) -> str:
+        """The name of the stream that a completion gets.
+
+        Raises:
+            BadRequest: its dialect has no such stream.
+        """
+        for name, nth in self.settings.faults:
+            if nth in (None, number):
+                check_stream(name, asked.dialect)
+                return name
+        draw = random.Random(f"{self.settings.fault_seed}:{number}")
+        if number >= self.settings.fault_from and draw.random() < self.settings.fault_rate:
+            return draw.choice(sorted(faults(asked.dialect)))
+        return asked.stream
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that left is no error; everything else keeps its traceback."""
@@ -103,10 +111,6 @@ def in_thread(settings: FakeSettings) -> Iterator[FakeEngine]:
         finally:
             engine.shutdown()
             thread.join()
-
-
-class _BadRequest(Exception):  # noqa: N818 - named for the answer it becomes
-    pass
 
 
 class _Connection(BaseHTTPRequestHandler):
@@ -137,34 +141,29 @@ class _Connection(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         settings = self.server.settings
         try:
-            if self.path != "/v1/completions":
-                raise _BadRequest(f"nothing at {self.path}; post to /v1/completions")
-            prompt_ids, output_ids, fault = _read_request(body, settings)
-        except _BadRequest as error:
+            asked = read(self.path, body, context=settings.context, vocab_size=settings.vocab_size)
+            number = next(self.server.numbers)
+            name = self.server.stream_of(number, asked)
+        except BadRequest as error:
             self._json(400, {"error": {"message": str(error), "type": "invalid_request_error"}})
             return
-        number = next(self.server.numbers)
-        for name, nth in settings.faults:
-            if nth in (None, number):
-                fault = name
-        cached = self.server.cache.cached_tokens(prompt_ids)
-        new = len(prompt_ids) - cached
-        plain = stream(
-            output_ids,
-            name=f"cmpl-{number}",
-            first_due_s=settings.prefill_s + new * settings.prefill_s_per_token,
-            decode_s=settings.decode_s,
-            prompt_tokens=len(prompt_ids),
-            cached_tokens=cached,
-        )
-        stamps = Stamps(request=number, prompt_start=prompt_ids[:2], arrived_ns=self._arrived_ns)
+        cached = self.server.cache.cached_tokens(asked.prompt_ids)
+        wire = asked.wire(number=number, cached_tokens=cached)
+        new = len(asked.prompt_ids) - cached
+        first_due_s = settings.prefill_s + new * settings.prefill_s_per_token
+        plain = stream(wire, asked.output_ids, first_due_s=first_due_s, decode_s=settings.decode_s)
+        stamps = Stamps(request=number, prompt_start=asked.prompt_ids[:2], arrived_ns=self._arrived_ns)
         self.server.stamps.append(stamps)
+        answer = STREAMS[name](plain, wire)
         try:
-            self._send(STREAMS[fault](plain), stamps)
+            self._send(answer, stamps)
         finally:
             # The last token sent was never decoded, so it has no keys and values.
-            sent = output_ids[: len(stamps.sent_ns)][:-1]
-            self.server.cache.keep(prompt_ids + sent)
+            sent = asked.output_ids[: len(stamps.sent_ns)][:-1]
+            self.server.cache.keep(asked.prompt_ids + sent)
+            self.server.journal.note(stamps, stream=name, prompt_ids=asked.prompt_ids)
+            if answer.ending == "die":
+                os._exit(1)
 
     def _send(self, answer: Stream, stamps: Stamps) -> None:
         if answer.body is not None:
@@ -176,9 +175,10 @@ class _Connection(BaseHTTPRequestHandler):
             self._head(answer, ("Transfer-Encoding", "chunked"))
         for part in answer.parts:
             self._part(part, answer, stamps)
-        for k, entry in enumerate(answer.tail):
-            if k == 1:
-                time.sleep(answer.tail_pause_s)
+        for entry in answer.tail:
+            if isinstance(entry, float):
+                time.sleep(entry)
+                continue
             piece = entry if isinstance(entry, bytes) else event(_measured(entry, stamps))
             self._chunk(answer.encode(piece))
         if answer.ending == "end":
@@ -190,8 +190,6 @@ class _Connection(BaseHTTPRequestHandler):
             os.close(self.connection.detach())
         elif answer.ending == "stall":
             self.rfile.read(1)  # until the client leaves
-        elif answer.ending == "die":
-            os._exit(1)
 
     def _part(self, part: Part, answer: Stream, stamps: Stamps) -> None:
         data = answer.encode(part.data)
@@ -199,8 +197,8 @@ class _Connection(BaseHTTPRequestHandler):
         time.sleep(max(0, due_ns - time.perf_counter_ns()) / 1e9)
         sent_ns = time.perf_counter_ns()
         self._chunk(data)
-        stamps.due_ns.extend([due_ns] * part.tokens)
-        stamps.sent_ns.extend([sent_ns] * part.tokens)
+        stamps.due_ns.extend([due_ns] * len(part.ids))
+        stamps.sent_ns.extend([sent_ns] * len(part.ids))
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -233,40 +231,3 @@ def _measured(payload: dict[str, Any], stamps: Stamps) -> dict[str, Any]:
         "predicted_ms": (stamps.sent_ns[-1] - stamps.sent_ns[0]) / 1e6,
     }
     return payload | {"timings": payload["timings"] | took}
-
-
-def _read_request(body: bytes, settings: FakeSettings) -> tuple[tuple[int, ...], tuple[int, ...], str]:
-    """``(prompt_ids, output_ids, stream's name)``; a text prompt counts a token a byte."""
-    try:
-        fields = json.loads(body)
-    except ValueError as error:
-        raise _BadRequest(f"the body is not valid JSON: {error}") from error
-    if not isinstance(fields, dict) or fields.get("stream") is not True:
-        raise _BadRequest("send a JSON object with stream=true; this engine only streams")
-    prompt = fields.get("prompt")
-    prompt_ids = tuple(prompt.encode()) if isinstance(prompt, str) else _ids("prompt", prompt, settings)
-    length = fields.get("max_tokens", 16)
-    if type(length) is not int or length < 1:
-        raise _BadRequest("max_tokens must be an integer of at least 1")
-    if len(prompt_ids) + length > settings.context:
-        raise _BadRequest(
-            f"{len(prompt_ids)} prompt tokens + max_tokens {length} exceed the context of {settings.context} tokens"
-        )
-    if "forced_tokens" in fields:
-        output_ids = _ids("forced_tokens", fields["forced_tokens"], settings)
-        if len(output_ids) != length:
-            raise _BadRequest(f"forced_tokens holds {len(output_ids)} ids but max_tokens is {length}")
-    else:
-        output_ids = tuple((len(prompt_ids) + k) * 40_503 % settings.vocab_size for k in range(length))
-    name = fields.get("fault", "plain")
-    if name not in STREAMS:
-        raise _BadRequest(f"no stream {name!r}; choose one of {', '.join(STREAMS)}")
-    return prompt_ids, output_ids, name
-
-
-def _ids(name: str, ids: Any, settings: FakeSettings) -> tuple[int, ...]:
-    if not isinstance(ids, list) or not ids or set(map(type, ids)) != {int}:
-        raise _BadRequest(f"{name} must be a list of token ids that is not empty")
-    if min(ids) < 0 or max(ids) >= settings.vocab_size:
-        raise _BadRequest(f"{name} holds an id outside the vocabulary 0..{settings.vocab_size - 1}")
-    return tuple(ids)

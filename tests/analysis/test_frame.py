@@ -64,6 +64,21 @@ def test_an_interrupted_session_is_not_finished(world: Any, speed: Any) -> None:
     assert pair(runs).excluded == {"session-01": "Ostinato: interrupted", "session-02": "Ostinato: not reached"}
 
 
+def test_a_run_that_never_said_that_it_ended_counts_as_interrupted(world: Any, speed: Any) -> None:
+    killed = {"status": "running", "sessions": {"session-00": "complete"}, "validity": [], "telemetry": None}
+    (run,) = read_runs(
+        world(
+            {"ostinato": speed()},
+            sessions=2,
+            records={"ostinato": lambda made: made[:7]},
+            results={"ostinato": killed},
+        )
+    )
+    assert run.status == "interrupted"
+    assert "killed" in str(run.error)
+    assert pair([run]).sessions == ("session-00",)
+
+
 def test_an_engine_that_finished_nothing_does_not_empty_the_comparison(world: Any, speed: Any) -> None:
     runs = read_runs(
         world(
@@ -139,6 +154,25 @@ def test_unlike_runs_are_named_by_the_field_that_differs(world: Any, speed: Any,
     )
     (difference,) = pair(runs).differences
     assert difference.startswith(f"{field}.{'machine' if field == 'environment' else 'hash'}: llama.cpp ")
+
+
+def test_what_a_run_stored_as_its_key_decides(world: Any, speed: Any) -> None:
+    def stored(**fields: object) -> dict[str, Any]:
+        return {"comparability": {"key": "…", "fields": {"workload.hash": "w", "engine.context": 4096, **fields}}}
+
+    def between(name: str, one: dict[str, Any], other: dict[str, Any]) -> tuple[str, ...]:
+        folder = world(
+            {"llamacpp": speed(), "ostinato": speed()}, sessions=1, results={"llamacpp": one, "ostinato": other}
+        )
+        found = pair(read_runs(folder)).differences
+        folder.rename(folder.with_name(name))
+        return found
+
+    assert between("alike", stored(), stored()) == ()
+    assert between("unlike", stored(), stored(**{"engine.context": 8192, "arrival.concurrency": 4})) == (
+        "engine.context: llama.cpp 4096, Ostinato 8192",
+        "arrival.concurrency: llama.cpp has none, Ostinato 4",
+    )
 
 
 def test_runs_that_replayed_other_turns_are_unlike(world: Any, speed: Any) -> None:

@@ -54,6 +54,12 @@ def test_tpot_has_no_value_when_no_token_follows_the_first_chunk(ms: tuple[int, 
     assert metrics.tpot_s(tokens(*ms)) is None
 
 
+def test_tpot_has_no_value_when_nobody_knows_which_chunk_held_the_tokens() -> None:
+    three_arrivals = tokens(1050, 1070, 1090)
+    assert metrics.tpot_s(replace(three_arrivals, output_tokens=7)) is None
+    assert metrics.ttft_s(three_arrivals) is not None
+
+
 def test_what_was_not_measured_is_none_and_never_zero() -> None:
     bare = replace(
         TURN, sent_ns=None, first_byte_ns=None, token_ns=(), end_ns=None,

@@ -160,7 +160,7 @@ def test_the_results_hold_every_number_and_null_for_what_is_absent(world: Any, s
         (
             {"validity": [{"name": "cache reused", "ok": False, "value": "3 of 9", "advice": "use one slot"}]},
             "NOT VALID",
-            "Ostinato: cache reused: 3 of 9; use one slot.",
+            "Ostinato: not valid: cache reused: 3 of 9; use one slot.",
         ),
         (
             {"model": {"name": "tiny", "hash": "zz"}},
@@ -179,6 +179,36 @@ def test_a_run_that_is_not_valid_says_so_in_the_title_and_at_the_top(
     shown = Page(text)
     assert shown.text.index(said) < shown.text.index("Validity")
     assert f"### {flag} · made-up" in summary_markdown(summary)
+
+
+NOISY = {
+    "name": "background load", "ok": False, "value": "1.92 cores", "threshold": "at most 5% of 2 cores",
+    "severity": "warning", "advice": "end other programs",
+}  # fmt: skip
+
+
+def test_a_noisy_run_is_valid_and_says_what_made_it_noisy(world: Any, speed: Any) -> None:
+    summary = summarise(world({"ostinato": speed()}, sessions=1, results={"ostinato": {"validity": [NOISY]}}))
+    assert summary.valid
+    assert wording.title(summary) == "made-up: Ostinato"
+    assert wording.warnings(summary) == [
+        "Ostinato: warning: background load: 1.92 cores (wanted: at most 5% of 2 cores); end other programs."
+    ]
+    assert "✗ no, warning" in Page(page(summary)).text
+    assert results(summary)["checks"][0]["severity"] == "warning"
+
+
+def test_what_makes_numbers_wrong_is_said_before_what_makes_them_noisy(world: Any, speed: Any) -> None:
+    wrong = {**NOISY, "name": "tokens verified", "severity": "invalid"}
+    summary = summarise(world({"ostinato": speed()}, sessions=1, results={"ostinato": {"validity": [NOISY, wrong]}}))
+    assert wording.title(summary).startswith("NOT VALID")
+    assert [check.name for check in summary.failed_checks] == ["tokens verified", "background load"]
+
+
+def test_the_command_that_made_a_run_can_be_copied_from_the_page(world: Any, speed: Any) -> None:
+    command = ["replay", "engine=ostinato", "engine.command=[a,b c]"]
+    summary = summarise(world({"ostinato": speed()}, sessions=1, results={"ostinato": {"command": command}}))
+    assert "replay engine=ostinato 'engine.command=[a,b c]'" in Page(page(summary)).text
 
 
 def test_a_check_that_could_not_be_told_is_no_failure(world: Any, speed: Any) -> None:

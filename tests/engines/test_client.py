@@ -1,9 +1,8 @@
-"""What a turn gives for every shape and fault of stream, through real sockets against the fake engine."""
+"""What a client does around a stream: timeouts, health, connections, what a server said. Streams: test_streams.py."""
 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -15,7 +14,6 @@ from engines.client import EngineClient
 from engines.complaint import complaint
 from engines.dialects.registry import dialect
 from engines.fake.server import FakeEngine, FakeSettings, in_thread
-from engines.fake.streams import FAULTS, SHAPES
 from engines.forcing.field import FieldForcing
 from engines.stamps import Exchange
 
@@ -65,69 +63,6 @@ def client_of(
 
 def ids(reply: Reply) -> tuple[int, ...]:
     return tuple(token for chunk in reply.chunks for token in chunk.ids)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_every_legal_stream_gives_the_same_tokens(engine: FakeEngine, shape: str) -> None:
-    async with client_of(engine.url, Forced(shape)) as client:
-        reply = await client.turn(REQUEST)
-    assert ids(reply) == REQUEST.output_ids
-    assert reply.verified_by == "ids"
-    assert reply.report.generated_tokens == (None if shape == "no_usage" else 7)
-    stamps = engine.stamps[-1]
-    sent = stamps.sent_ns
-    token_ns = [chunk.t_ns for chunk in reply.chunks for _ in range(chunk.n_tokens)]
-    assert reply.sent_ns < stamps.arrived_ns
-    assert reply.sent_ns < reply.first_byte_ns <= token_ns[0] <= token_ns[-1] <= reply.end_ns
-    assert all(left <= came for left, came in zip(sent, token_ns, strict=True))
-    if shape == "late_usage":
-        assert token_ns[-1] < reply.end_ns  # what follows the last token does not move it
-
-
-EXPECTED: dict[str, tuple[str, str]] = {
-    "http_500": ("http", "HTTP 500.*server_error: expert 17 caught fire"),
-    "http_503": ("http", "HTTP 503.*queue_full: too many requests wait"),
-    "context": ("context", r"exceeds the context of 16 tokens.*engine\.context"),
-    "json_answer": ("protocol", "application/json.*caught fire"),
-    "error_event": ("error_event", "caught fire"),
-    "error_data": ("error_event", "caught fire"),
-    "error_then_reset": ("error_event", "caught fire"),
-    "abort": ("error_event", "abort"),
-    "not_json": ("protocol", "not JSON.*broken"),
-    "not_utf8": ("protocol", "not UTF-8"),
-    "gzip": ("protocol", "compressed its stream .gzip."),
-    "zero_tokens": ("zero_tokens", "produced no tokens where 7 were forced"),
-    "wrong_token": ("wrong_tokens", "output token 3: forced 250, got 251"),
-    "fewer_tokens": ("wrong_tokens", "stopped after 6 of 7"),
-    "no_finish": ("cut", "after 7 tokens without a finish_reason"),
-    "cut": ("cut", "broke off .* bytes of the answer came"),
-    "cut_inside_event": ("cut", "inside an event"),
-    "reset": ("cut", "broke off .*[Rr]eset"),
-    "close_early": ("unreachable", "closed the connection without an answer"),
-    "reset_early": ("unreachable", "closed the connection without an answer"),
-    "stall": ("stalled", r"silent for 0\.1 s .* bytes of the answer came.*engine\.stall_timeout_s"),
-    "stall_early": ("stalled", r"silent for 0\.1 s .no byte came"),
-}
-
-
-@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"die"}))  # `die` ends its process: test_fake.py
-async def test_every_fault_is_told_apart_and_says_what_the_server_said(engine: FakeEngine, fault: str) -> None:
-    kind, said = EXPECTED[fault]
-    async with client_of(engine.url, Forced(fault), stall_timeout_s=0.1) as client:
-        with pytest.raises(EngineError, match=said) as raised:
-            await client.turn(REQUEST)
-    assert raised.value.kind == kind
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"die"}))
-async def test_the_turn_after_a_fault_is_whole(engine: FakeEngine, fault: str) -> None:
-    forcing = Forced(fault)
-    async with client_of(engine.url, forcing, stall_timeout_s=0.05) as client:
-        with suppress(EngineError):
-            await client.turn(REQUEST)
-        forcing.fault = "plain"
-        assert ids(await client.turn(REQUEST)) == REQUEST.output_ids
 
 
 async def test_a_request_that_takes_too_long_is_a_timeout() -> None:

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from engines.fake.__main__ import main
+from engines.fake.asked import Asked
 from engines.fake.cache import PrefixCache, common_prefix
-from engines.fake.server import FakeSettings, in_thread
-from engines.fake.streams import STREAMS
+from engines.fake.catalogue import STREAMS, faults
+from engines.fake.journal import prompt_key
+from engines.fake.server import FakeEngine, FakeSettings, in_thread
 from engines.settings import EngineSettings
 
 CONF = Path(__file__).parents[2] / "conf/engine/fake.yaml"
@@ -38,7 +40,7 @@ def process(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def complete(url: str, **fields: Any) -> httpx.Response:
-    body = {"prompt": [1, 2, 3], "max_tokens": 3, "stream": True} | fields
+    body = {"prompt": [1, 2, 3], "max_tokens": 3, "stream": True, "return_token_ids": True} | fields
     return httpx.post(f"{url}/v1/completions", json=body, trust_env=False)
 
 
@@ -110,6 +112,53 @@ def test_a_sequence_that_grew_takes_one_place() -> None:
 def test_a_fault_may_strike_the_nth_completion_only() -> None:
     with in_thread(FakeSettings(faults=(("http_500", 2),))) as engine:
         assert [complete(engine.url).status_code for _ in range(3)] == [200, 500, 200]
+
+
+ASKED = Asked(path="/v1/completions", prompt_ids=(1,), output_ids=(2,), ids=True, stream="plain")
+
+
+def drawn(**settings: Any) -> list[str]:
+    """The streams of the first thousand completions."""
+    with FakeEngine(FakeSettings(**settings)) as engine:
+        return [engine.stream_of(number, ASKED) for number in range(1, 1001)]
+
+
+def test_random_faults_are_drawn_by_their_seed_at_their_rate() -> None:
+    streams = drawn(fault_rate=0.3, fault_seed=7)
+    assert streams == drawn(fault_rate=0.3, fault_seed=7) != drawn(fault_rate=0.3, fault_seed=8)
+    assert 250 < len(streams) - streams.count("plain") < 350
+    assert set(streams) == {"plain"} | faults("ostinato").keys()
+    assert set(drawn(fault_rate=0.3, fault_from=900)[:899]) == {"plain"}
+    assert set(drawn()) == {"plain"}
+
+
+def test_the_journal_has_a_line_for_each_completion_and_numbers_go_on_after_a_death(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with process(f"--journal={journal}", "--fault=die:2") as (_, url):
+        complete(url, prompt=[7, 8])
+        with pytest.raises(httpx.RemoteProtocolError):
+            complete(url)
+    with process(f"--journal={journal}", "--fault=die:2") as (server, url):
+        complete(url)
+        server.terminate()
+        server.wait()
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    told = [(line["number"], line["stream"], line["sent_tokens"]) for line in lines]
+    assert told == [(1, "plain", 3), (2, "die", 1), (3, "plain", 3)]
+    assert [line["prompt"] for line in lines] == [prompt_key((7, 8)), prompt_key((1, 2, 3)), prompt_key((1, 2, 3))]
+    assert all(line["late_ns"] >= 0 for line in lines)
+
+
+def test_a_stream_that_the_dialect_does_not_have_is_refused() -> None:
+    with in_thread(FakeSettings(faults=(("tool_calls", None),))) as engine:
+        said = complete(engine.url).json()["error"]["message"]
+    assert "no stream 'tool_calls' in the dialect openai" in said
+
+
+def test_a_share_of_faults_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--fault-rate", "2"])
+    assert "--fault-rate 2 is no share; give 0 to 1" in capsys.readouterr().err
 
 
 def test_the_process_serves_its_stamps_on_the_clients_clock_and_leaves_on_sigterm() -> None:

@@ -271,6 +271,16 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(
         assert (await post(client, url)).reads[0][1] == b"hi"
 
 
+async def test_requests_at_once_after_all_connections_expired_each_get_a_new_one() -> None:
+    script = sending(HEAD + b"2\r\nhi\r\n0\r\n\r\n", pause_s=0)
+    transport = StampedTransport(keepalive_s=0.01)
+    async with serving(script) as url, httpx.AsyncClient(transport=transport, trust_env=False) as client:
+        for _ in range(3):
+            exchanges = await asyncio.gather(*(post(client, url) for _ in range(6)))
+            assert [exchange.reads[0][1] for exchange in exchanges] == [b"hi"] * 6
+            await asyncio.sleep(0.03)
+
+
 async def test_nobody_listening_is_a_connect_error() -> None:
     async with serving(sending()) as url:
         pass

@@ -1,7 +1,8 @@
 """The command as a user runs it, in this process and in an empty folder."""
 
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,3 +66,13 @@ def fake() -> Callable[..., list[str]]:
         return ["engine=fake", f"engine.command=[{command}]", "engine.options.decode_ms=0", *small]
 
     return overrides
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose child has computed for a while, and waits."""
+    child = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass\ninput()"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE)
+    yield process
+    process.communicate(b"\n")

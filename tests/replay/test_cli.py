@@ -37,12 +37,18 @@ def test_a_run_leaves_records_and_a_report(replay: Command, fake: Fake, runs: Ru
     turns = list(read_turns(folder))
     assert len(turns) == 9
     assert {turn.status for turn in turns} == {"ok"}
-    assert {path.name for path in folder.iterdir()} == {"turns.jsonl", "result.json", "server.log"}
+    assert {path.name for path in folder.iterdir()} == {
+        "turns.jsonl",
+        "result.json",
+        "server.log",
+        "telemetry.parquet",
+    }
     report = folder.parent / "report.html"
     assert report.is_file()
     assert (folder.parent / "summary.md").is_file()
     assert f"report   {report.relative_to(Path.cwd())}" in done.out
-    assert {path.name for path in folder.parent.iterdir()} == {"fake", "report.html", "summary.md", "results.json"}
+    written = {"batch.json", "report.html", "summary.md", "results.json"}
+    assert {path.name for path in folder.parent.iterdir()} == {"fake", *written}
 
 
 def test_a_sweep_has_a_folder_a_run_and_one_report(replay: Command, fake: Fake, runs: Runs) -> None:

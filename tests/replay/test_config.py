@@ -13,9 +13,17 @@ from omegaconf.errors import ConfigKeyError, ValidationError
 from engines.settings import EngineSettings
 from replay.config import CONF, Config, checked, register, row_folder
 from replay.model import ModelSettings
+from replay.pacing import ArrivalSettings
+from replay.pressure import PressureSettings
 from workloads.settings import WorkloadSettings
 
-GROUPS = {"engine": EngineSettings, "workload": WorkloadSettings, "model": ModelSettings}
+GROUPS = {
+    "engine": EngineSettings,
+    "workload": WorkloadSettings,
+    "model": ModelSettings,
+    "arrival": ArrivalSettings,
+    "pressure": PressureSettings,
+}
 FILES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
 
 

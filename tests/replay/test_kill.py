@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from analysis.report import write_report
 from replay.record import read_result, read_turns
+from replay.telemetry import store as telemetry
 
 
 @pytest.fixture
@@ -73,6 +75,19 @@ def test_after_kill_9_no_engine_lives_and_the_records_are_whole(
     records = list(read_turns(turns.parent))
     assert len(records) >= 2
     assert {record.status for record in records} == {"ok"}
+    assert telemetry.read(turns.parent).rows
+
+
+def test_a_killed_run_can_be_analysed_and_says_that_it_was_cut_short(
+    harness: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    harness.kill()
+    harness.wait()
+    (folder,) = tmp_path.glob("results/*/*")
+    page = write_report(folder).read_text()
+    assert "<title>INTERRUPTED · synthetic: Fake engine</title>" in page
+    assert "killed" in (folder / "summary.md").read_text()
+    assert "replay engine=fake engine.options.decode_ms=3 workload=synthetic" in page
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -14,10 +14,11 @@ import pytest
 from engines.base import EngineError
 from engines.forcing.self_test import probes
 from engines.settings import EngineSettings
+from replay.inputs import fits_context, fits_vocabulary
 from replay.model import Model, ModelSettings
 from replay.progress import Progress
-from replay.record import RecordError, TurnRecord, read_result, read_turns
-from replay.run import Meter, Run, execute, fits_context, fits_vocabulary
+from replay.record import RecordError, read_result, read_turns
+from replay.run import Run, execute
 from workloads.load import Workload
 from workloads.sample_paths import TOKENIZER
 from workloads.session import Session, Turn, WorkloadError
@@ -187,32 +188,3 @@ def test_ids_beyond_the_models_vocabulary_are_refused() -> None:
     fits_vocabulary(WORKLOAD, replace(MODEL, vocab_size=None))
     with pytest.raises(WorkloadError, match=r"token id 9, model m has 9 ids"):
         fits_vocabulary(WORKLOAD, replace(MODEL, vocab_size=9))
-
-
-def test_the_meter_counts_tokens_and_estimates_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("replay.run.time.monotonic", lambda: now[0])
-    run = Run(
-        engine=FAKE,
-        workload=WorkloadSettings(name="w", format="synthetic"),
-        model=ModelSettings(name="m"),
-        folder=Path(),
-        runs=3,
-    )
-    two = replace(WORKLOAD, sessions=(SESSION, replace(SESSION, session_id="s2")))
-    meter = Meter(run, two)
-    now[0] += 10
-    record = TurnRecord(
-        engine="fake",
-        session_id="s1",
-        turn=0,
-        kind="first",
-        attempt=0,
-        status="ok",
-        prompt_tokens=3,
-        new_tokens=3,
-        output_tokens=1,
-        due_ns=0,
-    )
-    # Half of this run took 10 s: 10 s more, and two runs of 20 s.
-    assert meter.text(record) == "fake 1/3 · session 1/2 · turn 1/1 · 1 tokens verified · about 0:50 left"

@@ -101,7 +101,7 @@ def test_a_stream_that_ends_inside_an_event_was_cut() -> None:
         ),
         (b"data: <html>", "protocol", "not JSON"),
         (b"data: [1]", "protocol", "not a JSON object"),
-        (b'data: {"content":"a","tokens":["a"],"stop":false}', "protocol", "not integers"),
+        (b'data: {"content":"a","tokens":["a"],"stop":false}', "protocol", "not a list of integers"),
         (b'data: {"content":"","tokens":[],"stop":true}', "protocol", "without timings"),
     ],
 )

@@ -1,12 +1,9 @@
 """What of an ostinato stream is a token, a report or a failure."""
 
-from contextlib import suppress
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from engines.base import Chunk, EngineError, Event, ForcedRequest
 from engines.dialects.ostinato import DIALECT
@@ -105,29 +102,6 @@ def test_an_event_named_error_is_an_error_whatever_it_holds() -> None:
     with pytest.raises(EngineError, match="out of cheese") as raised:
         DIALECT.parse([Event(data="out of cheese", t_ns=0, name="error"), *events(token(7), FINISH)])
     assert raised.value.kind == "error_event"
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["choices", "token_ids", "text", "usage", "timings", "error", "finish_reason", "message"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(JSON, max_size=4))
-def test_any_json_gives_an_answer_or_an_engine_error(payloads: list[Any]) -> None:
-    with suppress(EngineError):
-        DIALECT.parse([Event(data=orjson.dumps(payload).decode(), t_ns=0) for payload in payloads])
 
 
 def test_the_registry_finds_a_dialect_by_its_name() -> None:
