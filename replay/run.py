@@ -168,7 +168,7 @@ async def _replay(run: Run, workload: Workload, model: Model, outcome: Outcome, 
                     else:
                         outcome.sessions[session.session_id] = "failed"
                         if run.on_failure == "stop":
-                            raise EngineError(_failure(failed), kind="http")
+                            raise EngineError(_failure(failed))
                     if not await engine.healthy():
                         deaths += 1
                         if deaths == MAX_DEATHS:
