@@ -20,6 +20,7 @@ from replay.record import RecordError, TurnRecord, read_result, read_turns
 from replay.run import Meter, Run, execute, fits_context, fits_vocabulary
 from workloads.load import Workload
 from workloads.sample_paths import TOKENIZER
+from workloads.sample_paths import TOKENIZER
 from workloads.session import Session, Turn, WorkloadError
 from workloads.settings import WorkloadSettings
 
@@ -135,7 +136,7 @@ BAD = {
     "a context that is too small": (engine(context=10), r"set engine\.context="),
     "a missing model": ({"model": ModelSettings(name="m", path="nowhere")}, r"model\.path"),
     "a vocabulary that is too small": (
-        {"model": ModelSettings(name="m", path="small")},
+        {"model": ModelSettings(name="m", path="small", tokenizer=str(TOKENIZER))},
         r"token id .* model\.tokenizer",
     ),
 }
