@@ -20,7 +20,6 @@ from replay.record import RecordError, TurnRecord, read_result, read_turns
 from replay.run import Meter, Run, execute, fits_context, fits_vocabulary
 from workloads.load import Workload
 from workloads.sample_paths import TOKENIZER
-from workloads.sample_paths import TOKENIZER
 from workloads.session import Session, Turn, WorkloadError
 from workloads.settings import WorkloadSettings
 
