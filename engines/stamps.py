@@ -121,6 +121,8 @@ class StampedStream(asyncio.Protocol, httpcore.AsyncNetworkStream):
     def _send(self) -> None:
         buffer = b"".join(self._outgoing)
         self._outgoing.clear()
+        if self._transport.is_closing():  # uvloop raises a bare RuntimeError
+            raise httpcore.WriteError("the server closed the connection before the request was sent")
         self._exchange = current_exchange.get()
         self._head, self._chunked = b"", None
         if self._exchange is not None:

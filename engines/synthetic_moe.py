@@ -36,9 +36,9 @@ class SyntheticMoe:
     experts_per_token: int = 4
     hidden: int = 256
     expert_width: int = 128
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 32
+    heads: int = 2
+    kv_heads: int = 1
+    head_dim: int = 64
     vocab_size: int = 4096
     context: int = 32768
     router_spread: float = 0.45

@@ -131,6 +131,8 @@ def _tokenizer(settings: ModelSettings, folder: Path | None) -> Path:
         return chosen
     if folder and (folder / "tokenizer.json").is_file():
         return folder
+    if folder or settings.gguf:
+        raise EngineError("the model's tokenizer is not known; set model.tokenizer to its Hugging Face folder")
     return TOKENIZER
 
 

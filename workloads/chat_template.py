@@ -1,47 +1,44 @@
-"""A tokenizer folder's chat template, run as Hugging Face's ``apply_chat_template`` runs it."""
+"""A chat template, run as Hugging Face's ``apply_chat_template`` runs it."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, meta, nodes
+from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from workloads.conversation import Message
 from workloads.session import WorkloadError
 
-_START, _END = "generation_start", "generation_end"
+_ITEM = "mark_of_item"
 _UNDATED = "26 Jul 2024"
 """What ``strftime_now`` says, so that a session has the same ids on every day. Llama 3.1's own default date."""
 
 
 class _GenerationTag(Extension):
-    """``{% generation %}`` … ``{% endgeneration %}``: what the model writes (Hugging Face's own tag)."""
+    """``{% generation %}`` … ``{% endgeneration %}`` (Hugging Face's own tag, for training): only what it holds."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it as an instance variable)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        start, end = (nodes.Output([nodes.Name(name, "load")], lineno=line) for name in (_START, _END))
-        return [start, *body, end]
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class ChatTemplate:
     """Turns messages into the text that a model sees."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read ``chat_template.jinja``, or the template inside ``tokenizer_config.json``.
+    def __init__(self, folder: Path, file: Path | None = None) -> None:
+        """Read ``file``, else the folder's ``chat_template.jinja``, else the one in ``tokenizer_config.json``.
 
         Raises:
-            WorkloadError: neither is there, or the template does not parse.
+            WorkloadError: there is none, or it does not parse.
         """
-        self._folder = folder
         config = _config(folder)
-        source = _source(folder, config)
+        self.name = str(file or folder)
+        self.source = _source(folder, config, file)
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -49,14 +46,15 @@ class ChatTemplate:
             extensions=[_GenerationTag, loopcontrols],
         )
         environment.filters["tojson"] = _to_json
+        environment.filters["from_json"] = json.loads  # llama.cpp's copies of some templates use it
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda _format: _UNDATED
         try:
-            self.marks_answers = _START in meta.find_undeclared_variables(environment.parse(source))
-            """The template says itself, with ``{% generation %}``, which part of its text the model writes."""
-            self._template = environment.from_string(source)
+            tree = _with_marks(environment.parse(self.source))
+            tree.set_environment(environment)  # the nodes put in have none yet
+            self._template: Template = environment.from_string(tree)
         except TemplateError as error:
-            raise WorkloadError(f"{folder}: the chat template does not parse ({error}); mend it") from error
+            raise WorkloadError(f"{self.name}: the chat template does not parse ({error}); mend it") from error
         self._special = {
             key: value["content"] if isinstance(value, dict) else value
             for key, value in config.items()
@@ -69,79 +67,47 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]],
         *,
         prompt: bool = False,
-        marks: tuple[str, str] = ("", ""),
+        marks: tuple[str, str] | None = None,
     ) -> str:
-        """Return the text of messages in Hugging Face's form (``as_dict``).
+        """Return the text of messages in Hugging Face's form (`workloads.message_form`).
 
         Args:
             prompt: end with the opening of an answer (``add_generation_prompt``).
-            marks: put around each answer where ``marks_answers``.
+            marks: before the text of message i write ``marks[0]``, i in digits, ``marks[1]``: at every beginning of a
+                pass of a loop of the template over messages, so also where it only looks through them.
 
         Raises:
             WorkloadError: the template refuses these messages.
         """
+        index = {id(message): number for number, message in enumerate(messages)} if marks else {}
+
+        def mark_of_item(item: object) -> str:
+            number = index.get(id(item))
+            return "" if number is None or marks is None else f"{marks[0]}{number}{marks[1]}"
+
         try:
             return self._template.render(
                 **self._special,
                 messages=messages,
                 tools=list(tools) or None,
                 add_generation_prompt=prompt,
-                **{_START: marks[0], _END: marks[1]},
+                **{_ITEM: mark_of_item},
             )
-        except (TemplateError, TypeError, ValueError, AttributeError) as error:
+        except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
             # What a template does with a message of a kind it was not written for.
             raise WorkloadError(
-                f"the chat template in {self._folder} refuses these messages ({error}); use one that takes them"
+                f"the chat template in {self.name} refuses these messages ({error}); use one that takes them"
             ) from error
 
-    def takes_raw_arguments(self) -> bool:
-        """Whether argument text passes through as the model wrote it; else the template wants it parsed.
 
-        Found by trying: some templates parse or re-serialise text, others raise.
-        """
-        text = '{"probe" :0}'  # spaced as no serialiser writes it
-        call = {"id": "probe0000", "type": "function", "function": {"name": "probe", "arguments": text}}
-        messages: list[dict[str, Any]] = [
-            {"role": "user", "content": "probe"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-        ]
-        try:
-            return text in self.render(messages, ())
-        except WorkloadError:
-            return False
-
-
-def as_dict(message: Message, *, raw_arguments: bool) -> dict[str, Any]:
-    """Return the message in Hugging Face's form; fields it does not have are left out."""
-    row: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.reasoning is not None:
-        row["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        row["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {
-                    "name": call.name,
-                    "arguments": call.arguments if raw_arguments else _parsed(call.arguments),
-                },
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        row["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        row["name"] = message.name
-    return row
-
-
-def _parsed(arguments: str) -> object:
-    """The argument object; text that is none (a model's slip) stays text."""
-    try:
-        value = json.loads(arguments)
-    except json.JSONDecodeError:
-        return arguments
-    return value if isinstance(value, dict) else arguments
+def _with_marks(tree: nodes.Template) -> nodes.Template:
+    """Let every pass of every loop begin with the mark of what it is about (nothing, unless it is a message)."""
+    for loop in tree.find_all(nodes.For):
+        if isinstance(loop.target, nodes.Name):
+            item = nodes.Name(loop.target.name, "load")
+            call = nodes.Call(nodes.Name(_ITEM, "load"), [item], [], None, None)
+            loop.body.insert(0, nodes.Output([call], lineno=loop.lineno))
+    return tree
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -150,23 +116,31 @@ def _config(folder: Path) -> dict[str, Any]:
         return {}
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise WorkloadError(f"{path}: broken JSON at line {error.lineno} ({error.msg}); mend that line") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise WorkloadError(f"{path}: broken JSON ({error}); copy the file again") from error
     if not isinstance(config, dict):
         raise WorkloadError(f"{path}: expected a JSON object; copy the file again")
     return config
 
 
-def _source(folder: Path, config: Mapping[str, Any]) -> str:
-    path = folder / "chat_template.jinja"
+def _source(folder: Path, config: Mapping[str, Any], file: Path | None) -> str:
+    path = file or folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise WorkloadError(f"{path}: can't be read ({error}); name a jinja file") from error
+    if file is not None:
+        raise WorkloadError(f"{file}: no such file; correct workload.chat_template")
     template = config.get("chat_template")
     if isinstance(template, list):
         named = {item["name"]: item["template"] for item in template}
         template = named.get("tool_use", named.get("default"))
     if not isinstance(template, str):
-        raise WorkloadError(f"{folder}: no chat template; put a chat_template.jinja beside tokenizer.json")
+        raise WorkloadError(
+            f"{folder}: no chat template; put a chat_template.jinja beside tokenizer.json or set"
+            " workload.chat_template"
+        )
     return template
 
 

@@ -22,7 +22,8 @@ class ContentHash:
             self._text(text)
         self._count(len(session.turns))
         for turn in session.turns:
-            self._text(turn.kind)
+            # Sessions without a rewritten prompt, nearly all, keep the hash of before there was this field.
+            self._text(turn.kind if turn.kept_ids is None else f"{turn.kind} {turn.kept_ids}")
             self._sha.update(
                 np.asarray([math.nan if turn.tool_wait_s is None else turn.tool_wait_s], "<f8").tobytes()
             )

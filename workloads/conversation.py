@@ -32,6 +32,10 @@ class Message:
     """On a tool message: the tool that answered."""
     time_s: float | None = None
     """Seconds since any fixed moment at which the message was complete; None when it was not recorded."""
+    latency_s: float | None = None
+    """On a model's message: the recorded time from its request to its last token; None when it was not recorded."""
+    carries_result: bool = False
+    """On a user message: it brings a tool's output, in formats that call tools in plain text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,29 @@
-"""Recorded conversations to token ids, with a Hugging Face tokenizer folder whose chat template only appends.
+"""Recorded conversations to token ids, with any Hugging Face tokenizer and chat template.
 
 The ids of a session are put together from pieces: what the template writes between two answers, and each answer. So
 prompts nest token by token whatever BPE would merge across a seam, as they do in a model that generated the answers.
-What a template can break is the nesting of its *text*: some rewrite history (they drop earlier reasoning, or move
-tools to the last user message). ``Renderer`` refuses a conversation where that happens.
+What a template can break is the nesting of its *text* (`workloads.prefix`), and it can leave out what was recorded
+(`workloads.template_probe`); both are refused unless asked for, and then counted.
 """
 
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
-from workloads.chat_template import ChatTemplate, as_dict
-from workloads.conversation import Conversation, Message, Role, ToolCall
+from workloads.chat_template import ChatTemplate
+from workloads.conversation import Conversation, Message, Role
+from workloads.message_form import as_dict
+from workloads.prefix import CHOICES, OnPrefixBreak, PrefixBreak, counted, nest
 from workloads.session import Session, Turn, TurnKind, WorkloadError
+from workloads.shape import Shape, shape, shaped
+from workloads.template_probe import Outcome, losses, message_form, probe, turn_ends
 from workloads.text_encoder import TextEncoder
+from workloads.turn_text import Rows, TurnText, TurnWriter
 
 _ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -26,32 +32,60 @@ _NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Text:
-    """A conversation ready for the template, up to its last model turn."""
+class Rendered:
+    """A session, and what became of the recording on the way."""
 
-    name: str
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]]
-    answers: Sequence[int]
-    """Index of each message that the model wrote."""
-    guard: str
-    marks: tuple[str, str]
+    session: Session
+    breaks: tuple[PrefixBreak, ...]
+    merging: int
+    """Outputs that the tokenizer would merge with their prompt if they were one text; they keep ids of their own."""
+    losses: Mapping[str, int]
+    """What the template left out or wrote differently, by reason."""
+
+    @property
+    def share_rendered_again(self) -> float:
+        """Of the tokens that stood before each rewritten prompt, the part that the template does not keep."""
+        before = sum(one.before for one in self.breaks)
+        return sum(one.rendered_again for one in self.breaks) / before if before else 0.0
 
 
 class Renderer:
     """Turns recorded conversations into sessions."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        chat_template: Path | None = None,
+        on_prefix_break: str = "fail",
+        allow_template_loss: bool = False,
+    ) -> None:
         """Read a tokenizer folder: ``tokenizer.json`` and a chat template.
 
+        Args:
+            chat_template: a jinja file to take instead of the folder's.
+            on_prefix_break: ``fail``, ``replay`` or ``bridge`` where the template rewrites history.
+            allow_template_loss: render although the template leaves out what a conversation holds.
+
         Raises:
-            WorkloadError: one of them is missing or broken.
+            WorkloadError: a file is missing or broken, or the choice is none of these.
         """
+        if on_prefix_break not in CHOICES:
+            raise WorkloadError(f"workload.on_prefix_break={on_prefix_break!r}: set it to {', '.join(CHOICES)}")
+        self._choice: OnPrefixBreak = on_prefix_break
+        self._allow_loss = allow_template_loss
         self._folder = folder
         self._encoder = TextEncoder(folder)
-        self._template = ChatTemplate(folder)
-        self._raw_arguments = self._template.takes_raw_arguments()
-        self._one_pass = self._template.marks_answers and self._is_stable()
+        self._template = ChatTemplate(folder, chat_template)
+        self._template_was_given = chat_template is not None
+        self._form = message_form(self._template)
+        ends = {
+            role: self._encoder.leading_special(end) for role, end in turn_ends(self._template, self._form).items()
+        }
+        self._writer = TurnWriter(
+            self._template, self._encoder, {role: end for role, end in ends.items() if end is not None}
+        )
+        self._is_cut_at_once = lru_cache(maxsize=None)(self._cuts_at_once)
 
     @property
     def vocab_size(self) -> int:
@@ -66,14 +100,25 @@ class Renderer:
             path = self._folder / name
             data = path.read_bytes() if path.is_file() else b""
             sha.update(len(data).to_bytes(8, "little") + data)
+        if self._template_was_given:
+            sha.update(self._template.source.encode())
         return sha.hexdigest()
+
+    @cached_property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """What the template does with each field of a message."""
+        return probe(self._template, self._form)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens included; bytes that are no UTF-8 become U+FFFD."""
         return self._encoder.decode(ids)
 
     def render(self, conversation: Conversation) -> Session:
-        """Return the session: one turn for each message of origin ``model``.
+        """Return the session of `rendered`."""
+        return self.rendered(conversation).session
+
+    def rendered(self, conversation: Conversation) -> Rendered:
+        """Return the session, one turn for each message of origin ``model``, with its breaks and losses.
 
         Given answers (a greeting that no model wrote) stand in the prompt. What comes after the last model turn asks
         for no answer and is left out. ``tool_wait_s`` is the time from the previous answer to the message that ends
@@ -81,28 +126,47 @@ class Renderer:
         recorded, and where the recording's clock stepped back.
 
         Raises:
-            WorkloadError: an unknown role, no model turn, text that is no Unicode, or a template that rewrites
-                history or does not close an answer with a special token; the message names the conversation.
+            WorkloadError: an unknown role, no model turn, text that is no Unicode, a template that rewrites history,
+                leaves out what the conversation holds or does not close an answer with a special token; the message
+                names the conversation.
         """
-        text = self._prepare(conversation)
-        pieces = self._marked(text) if self._one_pass else self._nested(text)
+        rows = self._rows(conversation)
+        lost = losses(conversation, self.outcomes)
+        if lost and not self._allow_loss:
+            raise WorkloadError(
+                f"{conversation.conversation_id}: the chat template in {self._template.name} leaves out what was"
+                f" recorded ({', '.join(f'{field}: {count}' for field, count in lost.items())}); use the template"
+                " of a model with tools, or set workload.allow_template_loss=true"
+            )
+        texts = self._texts(rows, shape(conversation))
+        nested = nest(
+            f"{rows.name}: the chat template in {self._template.name}", texts, self._encoder, rows.guard, self._choice
+        )
         turns = [
             Turn(
                 kind=_kind(conversation.messages, index, first=number == 0),
-                delta_ids=self._encoder.encode(delta, text.guard),
-                output_ids=self._encoder.encode(answer, text.guard),
-                tool_wait_s=_tool_wait_s(conversation.messages, text.answers, number),
+                delta_ids=ids.delta,
+                output_ids=ids.output,
+                tool_wait_s=_tool_wait_s(conversation.messages, rows.answers, number),
+                kept_ids=ids.kept,
             )
-            for number, (index, (delta, answer)) in enumerate(zip(text.answers, pieces, strict=True))
+            for number, (index, ids) in enumerate(zip(rows.answers, nested.turns, strict=True))
         ]
-        return Session(
+        session = Session(
             session_id=conversation.conversation_id,
             source=conversation.source,
             turns=tuple(turns),
             task_id=conversation.task_id,
         )
+        left_out = {f"left out by the chat template: {field}": count for field, count in lost.items()}
+        return Rendered(
+            session=session,
+            breaks=nested.breaks,
+            merging=nested.merging,
+            losses={**left_out, **counted(nested, self._choice)},
+        )
 
-    def _prepare(self, conversation: Conversation) -> _Text:
+    def _rows(self, conversation: Conversation) -> Rows:
         name = conversation.conversation_id
         for index, message in enumerate(conversation.messages):
             if message.role not in _ROLES:
@@ -112,100 +176,47 @@ class Renderer:
         answers = [index for index, message in enumerate(conversation.messages) if message.origin == "model"]
         if not answers:
             raise WorkloadError(f"{name}: no message has origin model, so there is no turn to replay; leave it out")
-        replayed = conversation.messages[: answers[-1] + 1]
-        messages = [as_dict(message, raw_arguments=self._raw_arguments) for message in replayed]
+        messages = [as_dict(message, self._form) for message in conversation.messages[: answers[-1] + 1]]
         guard, *marks = _absent_characters(name, [messages, conversation.tools])
-        return _Text(
+        return Rows(
             name=name,
             messages=self._encoder.guard(messages, guard),
             tools=self._encoder.guard(conversation.tools, guard),
             answers=answers,
+            following=[_following(conversation.messages, index) for index in answers],
             guard=guard,
             marks=(marks[0], marks[1]),
         )
 
-    def _marked(self, text: _Text) -> list[tuple[str, str]]:
-        """``(delta, answer)`` of each turn from one rendering; linear in the conversation's length."""
-        whole = self._written(text, text.messages, marks=text.marks)
-        parts = whole.replace(text.marks[1], text.marks[0]).split(text.marks[0])
-        assistants = [index for index, message in enumerate(text.messages) if message["role"] == "assistant"]
-        if len(parts) != 2 * len(assistants) + 1:
-            raise WorkloadError(
-                f"{text.name}: the chat template in {self._folder} marks some answers only; mark all of them"
-            )
-        wanted, delta = set(text.answers), ""
-        pieces: list[tuple[str, str]] = []
-        for index, before, answer in zip(assistants, parts[0::2], parts[1::2], strict=False):
-            delta += before
-            if index in wanted:
-                closed, rest = self._closed(text, len(pieces), answer)
-                pieces.append((delta, closed))
-                delta = rest
-            else:
-                delta += answer
-        return pieces
+    def _texts(self, rows: Rows, kind: Shape) -> Iterable[TurnText]:
+        texts = self._writer.at_once(rows) if self._is_cut_at_once(kind) else None
+        if texts is None:
+            return self._writer.one_by_one(rows, new_messages=self._choice == "bridge")
+        return texts
 
-    def _nested(self, text: _Text) -> list[tuple[str, str]]:
-        """``(delta, answer)`` of each turn from a rendering of each prompt: slower, and checks every one of them."""
-        past = ""
-        pieces: list[tuple[str, str]] = []
-        for number, index in enumerate(text.answers):
-            prompt = self._written(text, text.messages[:index], prompt=True)
-            answered = self._written(text, text.messages[: index + 1])
-            self._require_prefix(text, number, past, prompt, "prompt")
-            self._require_prefix(text, number, prompt, answered, "answer")
-            answer, _ = self._closed(text, number, answered[len(prompt) :])
-            pieces.append((prompt[len(past) :], answer))
-            past = prompt + answer
-        return pieces
-
-    def _written(
-        self,
-        text: _Text,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        prompt: bool = False,
-        marks: tuple[str, str] = ("", ""),
-    ) -> str:
+    def _cuts_at_once(self, kind: Shape) -> bool:
+        """Whether one rendering gives what rendering each prompt gives, on a conversation of this shape."""
         try:
-            return self._template.render(messages, text.tools, prompt=prompt, marks=marks)
-        except WorkloadError as error:
-            raise WorkloadError(f"{text.name}: {error}") from error
-
-    def _require_prefix(self, text: _Text, number: int, past: str, now: str, what: str) -> None:
-        if now.startswith(past):
-            return
-        had, has = (self._encoder.encode(part, text.guard) for part in (past, now))
-        kept = next((at for at, (a, b) in enumerate(itertools.zip_longest(had, has)) if a != b), len(had))
-        raise WorkloadError(
-            f"{text.name}: the chat template in {self._folder} rewrites history: with turn {number}'s {what} only"
-            f" {kept} of the {len(had)} tokens before it stay; use a template that appends only"
-        )
-
-    def _closed(self, text: _Text, number: int, answer: str) -> tuple[str, str]:
-        closed = self._encoder.close(answer)
-        if closed is None:
-            raise WorkloadError(
-                f"{text.name}: the chat template in {self._folder} does not close turn {number}'s answer with a"
-                " special token, so nothing would tell the engine where it ends; use a template that does"
-            )
-        return closed
-
-    def _is_stable(self) -> bool:
-        """Whether one rendering gives what rendering each prompt gives, on a conversation with all there can be."""
-        try:
-            probe = self._prepare(_PROBE)
-            return self._marked(probe) == self._nested(probe)
+            rows = self._rows(shaped(kind))
+            return self._writer.at_once(rows) == list(self._writer.one_by_one(rows))
         except WorkloadError:
             return False
+
+
+def _following(messages: Sequence[Message], index: int) -> Role:
+    """The role of the next message; where there is none, of the one that this answer asks for."""
+    if index + 1 < len(messages):
+        return messages[index + 1].role
+    return "tool" if messages[index].tool_calls else "user"
 
 
 def _kind(messages: Sequence[Message], index: int, *, first: bool) -> TurnKind:
     """What the prompt before ``messages[index]`` ends with, answers in between (given, or several in a row) aside."""
     if first:
         return "first"
-    before = (messages[at].role for at in range(index - 1, -1, -1))
-    return "tool" if next((role for role in before if role in ("tool", "user")), "user") == "tool" else "user"
+    before = (messages[at] for at in range(index - 1, -1, -1))
+    ends = next((message for message in before if message.role in ("tool", "user")), None)
+    return "tool" if ends is not None and (ends.role == "tool" or ends.carries_result) else "user"
 
 
 def _tool_wait_s(messages: Sequence[Message], answers: Sequence[int], number: int) -> float | None:
@@ -233,37 +244,3 @@ def _absent_characters(name: str, value: Any) -> tuple[str, str, str]:
             f"{name}: the text uses nearly all of Unicode's noncharacters U+FDD0 to U+FDEF; remove some"
         )
     return free[0], free[1], free[2]
-
-
-def _answer(content: str = "", reasoning: str | None = None, calls: Sequence[str] = ()) -> Message:
-    tool_calls = tuple(ToolCall(name="probe", arguments='{"n": 1}', call_id=call_id) for call_id in calls)
-    return Message(role="assistant", origin="model", content=content, reasoning=reasoning, tool_calls=tool_calls)
-
-
-def _given(role: Role, call_id: str | None = None) -> Message:
-    name = "probe" if role == "tool" else None
-    return Message(role=role, origin="given", content="probe", tool_call_id=call_id, name=name)
-
-
-_PROBE = Conversation(
-    conversation_id="probe",
-    source="probe",
-    tools=({"type": "function", "function": {"name": "probe", "parameters": {"type": "object"}}},),
-    messages=(
-        _given("system"),
-        _given("user"),
-        _answer("probe", "probe"),
-        _given("user"),
-        _answer("probe", "probe", ["probe0001", "probe0002"]),
-        _given("tool", "probe0001"),
-        _given("tool", "probe0002"),
-        _answer("", "probe", ["probe0003"]),
-        _given("tool", "probe0003"),
-        _answer("probe"),
-        _given("user"),
-        _answer("probe", "probe"),
-        _given("user"),
-        _answer("probe"),
-    ),
-)
-"""Every kind of message before every other: where templates rewrite history, they do it here."""

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-VERSION = 1
+VERSION = 2
+"""Version 1 has no ``kept_ids``: every prompt keeps all of the one before. It is still read."""
 
 _FOOTER = b"ostinato-replay.sessions"
 _ROWS_A_GROUP, _IDS_A_GROUP = 256, 262_144  # about 1 MB of ids: small beside an interpreter, large beside a header
@@ -39,6 +41,8 @@ class Header:
     content_hash: str
     sessions: int
     turns: int
+    split: str | None = None
+    """Which part of a split it holds (`workloads.split`); None for all that was prepared."""
 
 
 def content_hash(sessions: Iterable[Session]) -> str:
@@ -49,7 +53,9 @@ def content_hash(sessions: Iterable[Session]) -> str:
     return content.hexdigest()
 
 
-def write(path: Path, sessions: Iterable[Session], *, tokenizer_hash: str, vocab_size: int) -> None:
+def write(
+    path: Path, sessions: Iterable[Session], *, tokenizer_hash: str, vocab_size: int, split: str | None = None
+) -> None:
     """Write the sessions as they come. The file appears when it is complete, or not at all.
 
     Raises:
@@ -87,6 +93,7 @@ def write(path: Path, sessions: Iterable[Session], *, tokenizer_hash: str, vocab
                 content_hash=content.hexdigest(),
                 sessions=len(seen),
                 turns=turns,
+                split=split,
             )
             file.add_key_value_metadata({_FOOTER: json.dumps(asdict(header)).encode()})
     except (OSError, pa.ArrowException) as error:
@@ -144,12 +151,13 @@ def _header(path: Path, file: "pq.ParquetFile") -> Header:
     if footer is None:
         raise WorkloadError(f"{path}: Parquet, but no session file; name one that `prepare` wrote")
     row = json.loads(footer)
-    if row.get("version") != VERSION:
+    version = row.get("version")
+    if version not in (1, VERSION):
         raise WorkloadError(
-            f"{path}: session file version {row.get('version')}, this program reads version {VERSION};"
+            f"{path}: session file version {version}, this program reads version {VERSION} and before;"
             " write it again with `prepare`"
         )
-    if not file.schema_arrow.equals(_schema()):
+    if not file.schema_arrow.equals(_schema(version)):
         raise WorkloadError(f"{path}: its columns are not those of a session file; write it again with `prepare`")
     return Header(**row)
 
@@ -157,6 +165,7 @@ def _header(path: Path, file: "pq.ParquetFile") -> Header:
 def _sessions(path: Path, file: "pq.ParquetFile", vocab_size: int) -> Iterator[Session]:
     first: dict[str, Any] = {}
     turns: list[Turn] = []
+    held = 0
     for number, row in enumerate(_rows(file)):
         place = f"{path}: row {number}"
         if row["turn"] == 0 and turns:
@@ -171,8 +180,10 @@ def _sessions(path: Path, file: "pq.ParquetFile", vocab_size: int) -> Iterator[S
             delta_ids=tuple(row["delta_ids"]),
             output_ids=tuple(row["output_ids"]),
             tool_wait_s=row["tool_wait_s"],
+            kept_ids=row.get("kept_ids"),
         )
         _check_turn(turn, vocab_size, place)
+        held = _held(turn, held if turns else 0, place)
         turns.append(turn)
     if turns:
         yield _session(first, turns)
@@ -192,8 +203,19 @@ def _rows(file: "pq.ParquetFile") -> Iterator[dict[str, Any]]:
 def _check(session: Session, vocab_size: int, path: str) -> None:
     if not session.turns:
         raise WorkloadError(f"{path}: session {session.session_id} has no turns; leave it out")
+    held = 0
     for number, turn in enumerate(session.turns):
-        _check_turn(turn, vocab_size, f"{path}: turn {number} of session {session.session_id}")
+        place = f"{path}: turn {number} of session {session.session_id}"
+        _check_turn(turn, vocab_size, place)
+        held = _held(turn, held, place)
+
+
+def _held(turn: Turn, before: int, place: str) -> int:
+    """How many ids the turn's prompt and output hold, after so many of the turn before."""
+    kept = before if turn.kept_ids is None else turn.kept_ids
+    if not 0 <= kept <= before:
+        raise WorkloadError(f"{place}: keeps {kept} of the {before} tokens before it; render it again")
+    return kept + len(turn.delta_ids) + len(turn.output_ids)
 
 
 def _check_turn(turn: Turn, vocab_size: int, place: str) -> None:
@@ -233,6 +255,7 @@ class _Groups:
                 "tool_wait_s": turn.tool_wait_s,
                 "delta_ids": turn.delta_ids,
                 "output_ids": turn.output_ids,
+                "kept_ids": turn.kept_ids,
             }
         )
         self._ids += len(turn.delta_ids) + len(turn.output_ids)
@@ -242,27 +265,42 @@ class _Groups:
         """Return the waiting rows and forget them."""
         import pyarrow as pa
 
-        table = pa.Table.from_pylist(self.rows, schema=self._schema)
+        columns = [
+            _id_lists([row[field.name] for row in self.rows])
+            if pa.types.is_list(field.type)
+            else pa.array([row[field.name] for row in self.rows], field.type)
+            for field in self._schema
+        ]
         self.rows, self._ids = [], 0
-        return table
+        return pa.table(columns, schema=self._schema)
 
 
-def _schema() -> "pa.Schema":
+def _id_lists(lists: list[tuple[int, ...]]) -> "pa.Array":
+    """What ``pa.array`` makes of the lists, without its look at every id: that took most of the time of writing."""
+    import numpy as np
+    import pyarrow as pa
+
+    flat = np.fromiter(chain.from_iterable(lists), np.uint32, count=sum(map(len, lists)))
+    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int32)
+    return pa.ListArray.from_arrays(offsets, flat)
+
+
+def _schema(version: int = VERSION) -> "pa.Schema":
     import pyarrow as pa
 
     ids = pa.list_(pa.uint32())
-    return pa.schema(
-        [
-            pa.field("session_id", pa.string(), nullable=False),
-            pa.field("source", pa.string(), nullable=False),
-            pa.field("task_id", pa.string()),
-            pa.field("turn", pa.uint32(), nullable=False),
-            pa.field("kind", pa.string(), nullable=False),
-            pa.field("tool_wait_s", pa.float64()),
-            pa.field("delta_ids", ids, nullable=False),
-            pa.field("output_ids", ids, nullable=False),
-        ]
-    )
+    fields = [
+        pa.field("session_id", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("task_id", pa.string()),
+        pa.field("turn", pa.uint32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("tool_wait_s", pa.float64()),
+        pa.field("delta_ids", ids, nullable=False),
+        pa.field("output_ids", ids, nullable=False),
+        pa.field("kept_ids", pa.uint32()),
+    ]
+    return pa.schema(fields[:-1] if version == 1 else fields)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSpec:
-    """The shape of the sessions; nine in ten of the default ones end at 5,000 to 9,000 tokens."""
+    """The shape of the sessions; nine in ten of the default ones end at 1,800 to 3,900 tokens."""
 
     sessions: int = 4
     turns: int = 12
@@ -39,10 +39,10 @@ class SyntheticSpec:
     """Ids drawn start here, above the tokenizer's special ids."""
     tool_share: float = 0.75
     """How likely a turn after the first answers a tool output; the others answer the user."""
-    first: TokenCount = TokenCount(median=3200, sigma=0.2, low=2000, high=4500)
-    tool: TokenCount = TokenCount(median=200, sigma=1.0, low=20, high=2500)
+    first: TokenCount = TokenCount(median=700, sigma=0.2, low=400, high=1200)
+    tool: TokenCount = TokenCount(median=110, sigma=1.0, low=20, high=2500)
     user: TokenCount = TokenCount(median=40, sigma=0.5, low=8, high=200)
-    output: TokenCount = TokenCount(median=56, sigma=0.4, low=8, high=400)
+    output: TokenCount = TokenCount(median=32, sigma=0.4, low=8, high=400)
 
 
 def generate(spec: SyntheticSpec) -> Iterator[Session]:

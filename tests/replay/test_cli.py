@@ -19,7 +19,7 @@ def test_help_shows_examples_and_choices(replay: Command) -> None:
     done = replay("--help")
     assert done.code == 0
     assert "replay -m engine=ostinato,llamacpp" in done.out
-    assert "sessions, synthetic, tau2" in done.out
+    assert "tau1, tau2, vcr, weka" in done.out
 
 
 def test_the_configuration_can_be_shown_without_running(replay: Command, tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def test_own_files_win_over_the_synthetic_model(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "config.json").write_text('{"vocab_size": 7}')
-    model = prepare(ModelSettings(name="own", path=str(folder), synthetic=SMALL), "safetensors", quiet)
+    own = ModelSettings(name="own", path=str(folder), tokenizer=str(TOKENIZER), synthetic=SMALL)
+    model = prepare(own, "safetensors", quiet)
     assert model.file == folder
     assert model.vocab_size == 7
     assert model.tokenizer == TOKENIZER
@@ -82,7 +83,12 @@ def test_a_missing_file_names_its_setting(tmp_path: Path) -> None:
 
 def test_a_format_that_is_not_there_names_the_setting_that_would_give_it(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"set model\.gguf="):
-        prepare(ModelSettings(name="own", path=str(tmp_path)), "gguf", quiet)
+        prepare(ModelSettings(name="own", path=str(tmp_path), tokenizer=str(TOKENIZER)), "gguf", quiet)
+
+
+def test_own_weights_are_never_paired_with_the_bundled_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"set model\.tokenizer"):
+        prepare(ModelSettings(name="own", path=str(tmp_path)), "safetensors", quiet)
 
 
 def test_a_folder_without_a_tokenizer_is_no_tokenizer(tmp_path: Path) -> None:

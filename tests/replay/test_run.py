@@ -136,7 +136,7 @@ BAD = {
     "a context that is too small": (engine(context=10), r"set engine\.context="),
     "a missing model": ({"model": ModelSettings(name="m", path="nowhere")}, r"model\.path"),
     "a vocabulary that is too small": (
-        {"model": ModelSettings(name="m", path="small")},
+        {"model": ModelSettings(name="m", path="small", tokenizer=str(TOKENIZER))},
         r"token id .* model\.tokenizer",
     ),
 }

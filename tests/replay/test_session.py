@@ -1,5 +1,6 @@
 """A session against a client that answers as told."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -60,6 +61,21 @@ async def test_each_prompt_holds_every_prompt_and_answer_before_it() -> None:
         (1, 2, 3, 4, 5, 6, 7, 8, 9),
     ]
     assert [request.output_ids for request in client.requests] == [(4, 5), (7,), (10,)]
+
+
+@pytest.mark.anyio
+async def test_a_rewritten_prompt_counts_as_new_what_it_does_not_keep() -> None:
+    first, second, third = SESSION.turns
+    rewritten = dataclasses.replace(SESSION, turns=(first, dataclasses.replace(second, kept_ids=4), third))
+    client = Scripted()
+    kept: list[TurnRecord] = []
+    await replay(rewritten, client, kept.append, engine="fake", attempt=1, repeat=1)
+    assert [request.prompt_ids for request in client.requests] == [
+        (1, 2, 3),
+        (1, 2, 3, 4, 6),
+        (1, 2, 3, 4, 6, 7, 8, 9),
+    ]
+    assert [(record.prompt_tokens, record.new_tokens) for record in kept] == [(3, 3), (5, 1), (8, 2)]
 
 
 @pytest.mark.anyio

@@ -114,7 +114,7 @@ def test_sessions_without_a_model_turn_are_dropped_and_counted(tmp_path: Path) -
         wanted("openhands", rows_file(tmp_path, chat_row("a"), chat_row("a", "b"), chat_row())), TOKENIZER
     )
     assert len(workload.sessions) == 1
-    assert workload.losses == {NO_MODEL_TURN: 2}
+    assert workload.losses == {f"sessions dropped: {NO_MODEL_TURN}": 2}
 
 
 def test_a_file_without_any_model_turn_is_refused(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_progress_hears_of_each_session(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (wanted("swebench"), r"workload\.format='swebench' is unknown; known are sample, sessions, synthetic, tau2"),
+        (wanted("swebench"), r"workload\.format='swebench' is unknown; known are sample, sessions, synthetic, auto"),
         (wanted("tau2"), r"workload\.path is not set; name a file or folder of format tau2"),
         (wanted("sessions"), r"workload\.path is not set"),
         (wanted("synthetic", max_sessions=0), r"workload\.max_sessions=0: set it to 1 or more, or to null for all"),
@@ -165,5 +165,7 @@ def test_every_workload_file_lists_every_setting_with_its_default(path: Path) ->
     settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(WorkloadSettings), listed))
     assert isinstance(settings, WorkloadSettings)
     assert set(listed) == {field.name for field in fields(WorkloadSettings)}
-    assert settings == WorkloadSettings(name=path.stem, format=path.stem)
+    preset = path.stem.removeprefix("synthetic_") if path.stem.startswith("synthetic_") else None
+    kind = "synthetic" if preset else path.stem
+    assert settings == WorkloadSettings(name=path.stem, format=kind, preset=preset)
     assert settings.format in FORMATS

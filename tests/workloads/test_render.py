@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from workloads.chat_template import ChatTemplate, as_dict
+from workloads.chat_template import ChatTemplate
 from workloads.conversation import Conversation, Message, ToolCall
 from workloads.formats import conversation_json
+from workloads.message_form import MessageForm, as_dict
 from workloads.render import Renderer
 from workloads.sample_paths import CONVERSATIONS, TOKENIZER
 from workloads.session import Session, WorkloadError
+from workloads.shape import shape
+from workloads.template_probe import message_form
 from workloads.text_encoder import TextEncoder
 from workloads.train_tokenizer import SPECIAL_TOKENS
 
@@ -52,7 +55,7 @@ def render(*messages: Message) -> Session:
 
 
 def prompt_text(messages: Sequence[Message], tools: Sequence[object] = ()) -> str:
-    rows = [as_dict(message, raw_arguments=True) for message in messages]
+    rows = [as_dict(message, MessageForm()) for message in messages]
     return TEMPLATE.render(rows, tools, prompt=True)  # type: ignore[arg-type]
 
 
@@ -97,7 +100,7 @@ def test_each_prompt_is_what_the_template_writes_for_it(recorded: Conversation) 
     for index, prompt, turn in zip(answered, session.prompts(), session.turns, strict=True):
         before = prompt_text(recorded.messages[:index], recorded.tools)
         after = TEMPLATE.render(
-            [as_dict(message, raw_arguments=True) for message in recorded.messages[: index + 1]], recorded.tools
+            [as_dict(message, MessageForm()) for message in recorded.messages[: index + 1]], recorded.tools
         )
         assert RENDERER.decode(prompt) == before
         assert RENDERER.decode(turn.output_ids) == after.removeprefix(before)
@@ -122,9 +125,11 @@ def test_special_tokens_come_from_the_template_only(recorded: Conversation) -> N
 @settings(deadline=None, max_examples=40)
 @given(recorded=conversations)
 def test_one_rendering_gives_what_rendering_each_prompt_gives(recorded: Conversation) -> None:
-    text = RENDERER._prepare(recorded)
-    assert RENDERER._one_pass
-    assert RENDERER._marked(text) == RENDERER._nested(text)
+    rows = RENDERER._rows(recorded)
+    assert RENDERER._is_cut_at_once(shape(recorded))
+    at_once = RENDERER._writer.at_once(rows)
+    assert at_once is not None
+    assert at_once == list(RENDERER._writer.one_by_one(rows))
 
 
 @given(text=st.text(max_size=60))
@@ -162,7 +167,7 @@ def swallowing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Tex
 @pytest.mark.parametrize("name", ["repair_coltable", "repair_cronspec", "service_airline", "service_retail"])
 def test_no_merge_crosses_a_seam(name: str) -> None:
     (recorded,) = conversation_json.load(CONVERSATIONS / f"{name}.json")
-    rows = [as_dict(message, raw_arguments=True) for message in recorded.messages]
+    rows = [as_dict(message, MessageForm()) for message in recorded.messages]
     while recorded.messages[len(rows) - 1].origin != "model":
         rows.pop()
     pieces = [turn.delta_ids + turn.output_ids for turn in RENDERER.render(recorded).turns]
@@ -318,11 +323,45 @@ def test_a_real_stable_template_gives_its_own_prompts(
     recorded = dataclasses.replace(recorded, messages=tuple(m for m in recorded.messages if m is not greeting))
     session = renderer.render(recorded)
     answered = [index for index, message in enumerate(recorded.messages) if message.origin == "model"]
-    raw = template.takes_raw_arguments()
+    form = message_form(template)
     for index, prompt, turn in zip(answered, session.prompts(), session.turns, strict=True):
-        rows = [as_dict(message, raw_arguments=raw) for message in recorded.messages[:index]]
+        rows = [as_dict(message, form) for message in recorded.messages[:index]]
         assert renderer.decode(prompt) == template.render(rows, recorded.tools, prompt=True)
         assert renderer.decode(turn.output_ids).endswith("<|im_end|>")
+
+
+def test_a_real_template_without_a_closing_token_ends_turns_with_the_next_role(tmp_path: Path, shared: Path) -> None:
+    file = shared / "data/chat_templates/GLM-4.6.jinja"
+    roles = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+    renderer = Renderer(folder_with(tmp_path, "unused", *roles), chat_template=file)
+    (recorded,) = conversation_json.load(CONVERSATIONS / "service_airline.json")
+    session = renderer.render(recorded)
+    template = ChatTemplate(tmp_path, file)
+    form = message_form(template)
+    answered = [index for index, message in enumerate(recorded.messages) if message.origin == "model"]
+    for index, prompt, turn in zip(answered, session.prompts(), session.turns, strict=True):
+        rows = [as_dict(message, form) for message in recorded.messages[:index]]
+        assert renderer.decode(prompt) == template.render(rows, recorded.tools, prompt=True)
+        asks = bool(recorded.messages[index].tool_calls)
+        assert renderer.decode(turn.output_ids[-1:]) == ("<|observation|>" if asks else "<|user|>")
+
+
+def test_role_markers_that_a_tokenizer_does_not_list_as_special_are_text_where_quoted(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken("<｜User｜>", special=False, normalized=False)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    encoder = TextEncoder(tmp_path)
+    marker = tokenizer.token_to_id("<｜User｜>")
+    assert encoder.encode("<｜User｜>") == (marker,)
+    assert marker not in encoder.encode(encoder.guard("a <｜User｜> b", "\ufdd0"), "\ufdd0")
+
+
+def test_another_chat_template_makes_another_hash(tmp_path: Path) -> None:
+    other = tmp_path / "other.jinja"
+    other.write_text((TOKENIZER / "chat_template.jinja").read_text())
+    assert Renderer(TOKENIZER, chat_template=other).tokenizer_hash != RENDERER.tokenizer_hash
+    with pytest.raises(WorkloadError, match=r"no\.jinja: no such file; correct workload\.chat_template"):
+        Renderer(TOKENIZER, chat_template=tmp_path / "no.jinja")
 
 
 @pytest.mark.parametrize(
@@ -346,7 +385,7 @@ def test_hugging_face_reads_the_folder_alike() -> None:
     assert (len(theirs), theirs.eos_token, theirs.pad_token, theirs.bos_token) == (4096, END, "<|pad|>", None)
     (recorded,) = conversation_json.load(CONVERSATIONS / "repair_coltable.json")
     session = RENDERER.render(recorded)
-    rows = [as_dict(message, raw_arguments=True) for message in recorded.messages]
+    rows = [as_dict(message, MessageForm()) for message in recorded.messages]
     first = next(index for index, message in enumerate(recorded.messages) if message.origin == "model")
     prompt = theirs.apply_chat_template(
         rows[:first], tools=list(recorded.tools), add_generation_prompt=True, tokenize=True, return_dict=False

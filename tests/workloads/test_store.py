@@ -27,6 +27,7 @@ turns = st.builds(
     delta_ids=ids,
     output_ids=ids.filter(len),
     tool_wait_s=st.none() | st.floats(0, 1e9),
+    kept_ids=st.none() | st.just(0),  # what any turn can keep, the first one too
 )
 some_sessions = st.lists(
     st.builds(
@@ -93,6 +94,7 @@ def test_the_hash_tells_order_and_every_field_apart(sessions: list[Session]) -> 
             for one in (
                 dataclasses.replace(turn, tool_wait_s=0.0 if turn.tool_wait_s is None else None),
                 dataclasses.replace(turn, kind="tool" if turn.kind == "user" else "user"),
+                dataclasses.replace(turn, kept_ids=0 if turn.kept_ids is None else None),
                 # The same ids in the same order, with the seam elsewhere.
                 dataclasses.replace(
                     turn, delta_ids=turn.delta_ids + turn.output_ids[:1], output_ids=turn.output_ids[1:]
@@ -233,7 +235,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sessions.parquet"
     write(path, SESSION)
     rewrite(path, header={"version": 99})
-    with pytest.raises(WorkloadError, match="version 99, this program reads version 1"):
+    with pytest.raises(WorkloadError, match="version 99, this program reads version 2 and before"):
         store.header(path)
 
 
@@ -267,3 +269,48 @@ def test_a_file_without_sessions_is_refused(tmp_path: Path) -> None:
         file.add_key_value_metadata(footer)
     with pytest.raises(WorkloadError, match="holds no sessions"):
         list(store.read(path))
+
+
+REWRITTEN = dataclasses.replace(SESSION, turns=(TURN, dataclasses.replace(TURN, kind="tool", kept_ids=2)))
+
+
+def test_a_rewritten_prompt_keeps_so_many_ids_of_the_turn_before(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.parquet"
+    write(path, REWRITTEN)
+    (session,) = store.read(path)
+    assert session == REWRITTEN
+    assert list(session.prompts()) == [(1, 2), (1, 2, 1, 2)]
+    assert session.longest_context == 5
+
+
+def test_history_may_shrink() -> None:
+    shrunk = dataclasses.replace(SESSION, turns=(TURN, dataclasses.replace(TURN, delta_ids=(), kept_ids=1)))
+    assert list(shrunk.prompts()) == [(1, 2), (1,)]
+    assert shrunk.longest_context == 3
+
+
+@pytest.mark.parametrize("kept", [4, -1])
+def test_a_turn_can_only_keep_what_is_there(tmp_path: Path, kept: int) -> None:
+    turns = (TURN, dataclasses.replace(TURN, kept_ids=kept))
+    with pytest.raises(WorkloadError, match=rf"turn 1 of session a: keeps {kept} of the 3 tokens before it"):
+        write(tmp_path / "sessions.parquet", dataclasses.replace(SESSION, turns=turns))
+    path = tmp_path / "other.parquet"
+    write(path, REWRITTEN)
+    if kept > 0:
+        rewrite(path, kept_ids=[None, kept])
+        with pytest.raises(WorkloadError, match=rf"row 1: keeps {kept} of the 3 tokens before it; render it again"):
+            list(store.read(path))
+
+
+def test_a_file_of_version_1_is_read_and_keeps_its_hash(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.parquet"
+    write(path, SESSION)
+    rewrite(path, header={"version": 1})
+    table = pq.read_table(path).drop_columns(["kept_ids"])
+    footer = dict(pq.read_metadata(path).metadata)
+    with pq.ParquetWriter(path, table.schema) as file:
+        file.write_table(table)
+        file.add_key_value_metadata({key: value for key, value in footer.items() if b"sessions" in key})
+    assert list(store.read(path)) == [SESSION]
+    # What version 1 of this program wrote for this session.
+    assert store.header(path).content_hash == "49782dfad1cadb52ae3211d8eb0ac8e27476dfc9319a2fb334bb40127f451914"

