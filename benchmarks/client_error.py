@@ -1,4 +1,4 @@
-"""The client's own error: what three clients report for the same server, which stamps its own sends.
+"""The client's own error: what clients report for the same server, which stamps its own sends.
 
     python benchmarks/client_error.py --streams 1 4 16 64
 
@@ -17,6 +17,13 @@ Each is the median over rounds. Clients take turns, round by round, on one event
     ours   EngineClient: httpx over stamped sockets
     raw    asyncio.open_connection, a reading after each read; HTTP and events parsed after the end. The floor
     httpx  httpx.AsyncClient with aiter_lines(), JSON parsed and the clock read line by line, as many tools do
+
+Then the other benchmark clients that are on PATH run, each as one command with as many requests in flight as there
+are streams, as many and as long as the others' of all rounds. They report no stamps and their requests no name to
+pair by, so their biases are between distributions: the median (p99) that they report less that of the server's stamps
+of just their answers. CPU is that of all their processes, start-up and report included: it can't be told apart. They
+start streams as they like, mostly all at once and on new connections; ``--apart-ms 0`` has ours, raw and httpx start
+all at once too.
 
     python benchmarks/client_error.py --dialects [STREAM ...]
 
@@ -37,9 +44,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import dialect_table
+import foreign_clients
 import httpx
 import orjson
 import uvloop
+from foreign_clients import ForeignError, ForeignRun
 
 from engines import sse
 from engines.base import Answer, Chunk, Dialect, ForcedRequest, ServerReport
@@ -190,10 +199,61 @@ def row(rounds: Sequence[Round], floor: Sequence[Round] | None) -> str:
 
 
 HEADER = (
-    f"{'streams':>7} {'client':>7} {'TTFT bias':>9} {'p99':>9} {'TPOT bias':>9} {'delay p50':>9} {'delay p99':>9}"
+    f"{'streams':>7} {'client':>14} {'TTFT bias':>9} {'p99':>9} {'TPOT bias':>9} {'delay p50':>9} {'delay p99':>9}"
     f" {'CPU/token':>9} {'TTFT-raw':>9} {'CPU/raw':>9}\n"
-    f"{'':>7} {'':>7} {'ms':>9} {'ms':>9} {'µs':>9} {'ms':>9} {'ms':>9} {'µs':>9} {'ms':>9} {'times':>9}"
+    f"{'':>7} {'':>14} {'ms':>9} {'ms':>9} {'µs':>9} {'ms':>9} {'ms':>9} {'µs':>9} {'ms':>9} {'times':>9}"
 )
+
+
+def foreign_row(run: ForeignRun, floor: Sequence[Round] | None) -> str:
+    """The columns of ``row``; ``-`` where the client reports nothing to compare."""
+    ttft = [(server["sent_ns"][0] - server["arrived_ns"]) / 1e6 for server in run.servers]
+    tpot = [
+        (server["sent_ns"][-1] - server["sent_ns"][0]) / (len(server["sent_ns"]) - 1) / 1e6 for server in run.servers
+    ]
+    ttft_ms = _beyond(run.said.ttft_ms, statistics.median(ttft))
+    p99_ms = _beyond(run.said.ttft_p99_ms, foreign_clients.p99(ttft))
+    tpot_ms = _beyond(run.said.tpot_ms, statistics.median(tpot))
+    tpot_us = None if tpot_ms is None else tpot_ms * 1e3
+    text = (
+        f"{_cell(ttft_ms, '.3f')} {_cell(p99_ms, '.3f')} {_cell(tpot_us, '.2f')} {'-':>9} {'-':>9} {run.cpu_us:9.1f}"
+    )
+    if floor is not None:
+        text += f" {_cell(_beyond(ttft_ms, statistics.median(raw.ttft_ms for raw in floor)), '+.3f')}"
+    counted = "" if len(run.servers) == run.asked else f", counts {len(run.servers)} of {run.asked} answers"
+    return f"{text} with start-up{counted}"
+
+
+def _beyond(value: float | None, floor: float) -> float | None:
+    return None if value is None else value - floor
+
+
+def _cell(value: float | None, form: str) -> str:
+    return f"{'-' if value is None else format(value, form):>9}"
+
+
+def print_foreign(
+    names: Sequence[str], url: str, streams: int, given: argparse.Namespace, floor: Sequence[Round] | None
+) -> None:
+    """Run each of the clients that is installed and print its row, as it is known; or say how to install it."""
+    absent = foreign_clients.absent()
+    for name in names:
+        if name in absent:
+            text = f"not on PATH: `pip install {name}` in an environment of its own, its bin at the end of PATH"
+        else:
+            try:
+                run = foreign_clients.run(
+                    name,
+                    url,
+                    streams=streams,
+                    requests=streams * given.rounds,
+                    tokens=given.tokens,
+                    prompt=given.prompt,
+                )
+                text = foreign_row(run, floor)
+            except ForeignError as error:
+                text = f"no result: {error}"
+        print(f"{streams:7} {name:>14} {text}", flush=True)
 
 
 async def _later(turn: Turn, request: ForcedRequest, wait_s: float) -> Timing:
@@ -208,21 +268,23 @@ def _requests(streams: int, number: int, prompt: int, tokens: int) -> list[Force
     ]
 
 
-async def measure(url: str, streams: int, given: argparse.Namespace) -> dict[str, list[Round]]:
-    """Let the clients take turns for ``given.rounds`` rounds of ``streams`` answers at once.
+async def measure(
+    url: str, streams: int, clients: Sequence[str], given: argparse.Namespace
+) -> dict[str, list[Round]]:
+    """Let the ``clients`` take turns for ``given.rounds`` rounds of ``streams`` answers at once.
 
     In every other round the clients go in the opposite order, so that what the machine does besides hits all of them.
     Before a client is measured, it opens its connections and fills its caches with answers of one token.
     """
     wire = dialect("ostinato")
-    rounds: dict[str, list[Round]] = {name: [] for name in given.clients}
+    rounds: dict[str, list[Round]] = {name: [] for name in clients}
     async with AsyncExitStack() as stack:
         control = await stack.enter_async_context(
             httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S, trust_env=False)
         )
-        turns = {name: await stack.enter_async_context(CLIENTS[name](url, wire, streams)) for name in given.clients}
+        turns = {name: await stack.enter_async_context(CLIENTS[name](url, wire, streams)) for name in clients}
         for number in range(given.rounds):
-            for name in given.clients if number % 2 else reversed(given.clients):
+            for name in clients if number % 2 else reversed(clients):
                 turn = turns[name]
                 await asyncio.gather(*map(turn, _requests(streams, _WARM_UP, 2, 1)))
                 requests = _requests(streams, number, given.prompt, given.tokens)
@@ -240,8 +302,16 @@ async def measure(url: str, streams: int, given: argparse.Namespace) -> dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    everyone = [*CLIENTS, *foreign_clients.FOREIGN]
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
+    parser.add_argument(
+        "--clients",
+        nargs="+",
+        choices=everyone,
+        default=everyone,
+        metavar="CLIENT",
+        help=f"of {', '.join(everyone)} (default: all)",
+    )
     parser.add_argument("--rounds", type=int, default=9, help="answers a stream and client (default %(default)s)")
     parser.add_argument("--tokens", type=int, default=128, help="tokens an answer (default %(default)s)")
     parser.add_argument("--prompt", type=int, default=500, help="tokens a prompt (default %(default)s)")
@@ -259,6 +329,8 @@ def main() -> None:
     if given.dialects is not None:
         dialect_table.print_table(given.dialects)
         return
+    inside = [name for name in given.clients if name in CLIENTS]
+    outside = [name for name in given.clients if name not in CLIENTS]
     command = [sys.executable, "-m", "engines.fake", "--prefill-ms-per-token", "0"]
     command += ["--prefill-ms", str(given.prefill_ms), "--decode-ms", str(given.decode_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -269,9 +341,10 @@ def main() -> None:
             print(f"{given.tokens} tokens, prefill {given.prefill_ms} ms, decode {given.decode_ms} ms\n{HEADER}")
             for streams in given.streams:
                 run = uvloop.run if given.loop == "uvloop" else asyncio.run
-                rounds = run(measure(url, streams, given))
+                rounds = run(measure(url, streams, inside, given))
                 for name, mine in rounds.items():
-                    print(f"{streams:7} {name:>7} {row(mine, rounds.get('raw'))}", flush=True)
+                    print(f"{streams:7} {name:>14} {row(mine, rounds.get('raw'))}", flush=True)
+                print_foreign(outside, url, streams, given, rounds.get("raw"))
         finally:
             server.terminate()
         print(server.stdout.read().strip())

@@ -137,10 +137,10 @@ def _row(client: str, name: str, stream: str, said: Said | None, truth: Truth | 
 
     counted = "-" if said is None or said.succeeded is None else str(said.succeeded)
     shown = said or Said(None)
-    return (
-        f"{client:<14} {name:<11} {stream:<18} {counted:>5}  {pair(shown.ttft_ms, truth and truth.ttft_ms)}  "
-        f"{pair(shown.tpot_ms, truth and truth.tpot_ms)}  {pair(shown.tokens, truth and truth.tokens)}  {judged}"
-    )
+    ttft = pair(shown.ttft_ms, truth.ttft_ms if truth else None)
+    tpot = pair(shown.tpot_ms, truth.tpot_ms if truth else None)
+    tokens = pair(shown.tokens, truth.tokens if truth else None)
+    return f"{client:<14} {name:<11} {stream:<18} {counted:>5}  {ttft}  {tpot}  {tokens}  {judged}"
 
 
 def print_table(streams: list[str] | None) -> None:
