@@ -10,6 +10,7 @@ import orjson
 
 from analysis import wording
 from analysis.compare import TURN_KINDS, Comparison
+from analysis.pressure import EnginePressure, Timeline
 from analysis.summary import EngineSummary, Summary
 
 KNOWN_COLOURS = {"ostinato": "#D55E00", "llamacpp": "#0072B2", "ik_llamacpp": "#009E73"}
@@ -74,6 +75,8 @@ def figures(summary: Summary) -> list[Figure]:
             made.append(_ttft(summary, kind, engines, looks))
     if engines := [engine for engine in summary.engines if engine.total_request_s]:
         made.append(_phases(engines, looks))
+    for found in summary.pressure:
+        made += [_tpot_over_time(summary, found, timeline, looks) for timeline in found.timelines if timeline.windows]
     return made
 
 
@@ -207,6 +210,53 @@ def _phases(engines: Sequence[EngineSummary], looks: dict[str, _Look]) -> Figure
         caption=f"Total request time by phase, as the client saw it: {said}.",
         spec=_spec(figure),
         height=150 + 46 * len(rows),
+        wide=True,
+    )
+
+
+def _tpot_over_time(summary: Summary, found: EnginePressure, timeline: Timeline, looks: dict[str, _Look]) -> Figure:
+    import plotly.graph_objects as go
+
+    look, label = looks[found.engine], summary.label(found.engine)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=_short([window.at_s for window in timeline.windows]),
+        y=_short([1e3 * window.tpot_s for window in timeline.windows]),
+        text=[wording.count(window.tokens, "token") for window in timeline.windows],
+        name=label,
+        mode="markers",
+        marker={"color": look.colour, "symbol": look.symbol, "size": 6},
+        hovertemplate="%{y:.3s} ms at %{x:.1f} s, %{text}<extra>" + label + "</extra>",
+    )
+    said = []
+    for number, phase in enumerate(timeline.phases):
+        start_s = timeline.since_s(phase.began_ns)
+        # A worker that was killed may have been at it until the run's end.
+        stop_s = timeline.windows[-1].at_s if phase.ended_ns is None else timeline.since_s(phase.ended_ns)
+        measured = f"{phase.name}, measured {wording.percent(phase.busy_share)}"
+        figure.add_shape(
+            type="rect", x0=start_s, x1=stop_s, y0=0, y1=1, yref="paper", layer="below",
+            fillcolor=_GREY, opacity=0.2, line={"width": 0},
+        )  # fmt: skip
+        figure.add_annotation(
+            x=start_s, y=1, yref="paper", text=measured, showarrow=False, xanchor="left", yanchor="top",
+            yshift=-18 * (number % 3),
+        )  # fmt: skip
+        end = "an end that was not recorded" if phase.ended_ns is None else f"{stop_s:.1f} s"
+        said.append(f"{measured}, from {start_s:.1f} s to {end}")
+    figure.update_xaxes(title="time since the first request (s)")
+    # A third more than the highest, for the labels.
+    highest_ms = 1e3 * max(window.tpot_s for window in timeline.windows)
+    figure.update_yaxes(title="TPOT (ms)", range=_short([0, 1.35 * highest_ms]))
+    medians = "; ".join(f"{wording.load(e.load)} {wording.median(e.tpot, 'ms')}" for e in found.effects)
+    repeat = f", repeat {timeline.repeat}" if len(found.timelines) > 1 else ""
+    window = "each second" if timeline.window_s == 1 else f"every {timeline.window_s} seconds"
+    return Figure(
+        name=f"pressure-{list(looks).index(found.engine)}-{timeline.repeat}",
+        title=f"TPOT over time: {label}{repeat}",
+        caption=f"Σ gaps / Σ tokens over what arrived in {window} (points); background load (shaded): "
+        f"{'; '.join(said)}. Medians over turns: {medians}.",
+        spec=_spec(figure),
         wide=True,
     )
 

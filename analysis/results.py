@@ -23,16 +23,23 @@ comparisons           list of ``{baseline, candidate, sessions, baseline_s, cand
                       ``{ratio, ratio_low, ratio_high, difference_s, difference_low_s, difference_high_s}``
 checks                list of ``{engine, repeat, name, ok, value, threshold, severity, advice}``; ``ok`` null: could
                       not be told; ``severity`` of a failed one: ``invalid`` or ``warning``
+pressure              null when no run had background load, else engine key → ``{tpot, phases}``; ``tpot`` is a list
+                      of ``{loads, sessions, turns, tokens, median, low, high, ratio, ratio_low, ratio_high}``, first
+                      without load (``loads`` empty; ``ratio`` is over its median); ``phases`` a list of ``{repeat,
+                      name, kind, level, workers, start_s, stop_s, busy_share, bytes_per_s}``, times since the first
+                      request of the repeat, ``level`` in percent as it was set, ``busy_share`` as measured
 ====================  ==============================================================================================
 
 All times are in seconds and all shares in parts of 1. A field may be added without a new version.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Any
 
 from analysis import stats, wording
 from analysis.compare import Comparison
+from analysis.pressure import Effect, EnginePressure
 from analysis.runs import Run
 from analysis.stats import Interval, Median, MedianPair
 from analysis.summary import SEED, EngineSummary, Summary
@@ -64,6 +71,7 @@ def results(summary: Summary) -> dict[str, Any]:
         "engines": {run.key: _engine(run, engines[run.key], summary) for run in summary.runs},
         "comparisons": [_comparison(comparison) for comparison in summary.comparisons],
         "checks": [asdict(check) for check in summary.checks],
+        "pressure": {found.engine: _pressure(found) for found in summary.pressure} or None,
     }
 
 
@@ -123,6 +131,43 @@ def _pair(pair: MedianPair | None) -> dict[str, Any] | None:
         "difference_low_s": difference_low,
         "difference_high_s": difference_high,
     }
+
+
+def _pressure(found: EnginePressure) -> dict[str, Any]:
+    return {"tpot": [_effect(effect) for effect in found.effects], "phases": list(_phases(found))}
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    low, high = _ends(effect.tpot.interval if effect.tpot else None)
+    ratio_low, ratio_high = _ends(effect.ratio_interval)
+    return {
+        "loads": list(effect.load),
+        "sessions": effect.sessions,
+        "turns": effect.turns,
+        "tokens": effect.tokens,
+        "median": effect.tpot.value if effect.tpot else None,
+        "low": low,
+        "high": high,
+        "ratio": effect.ratio,
+        "ratio_low": ratio_low,
+        "ratio_high": ratio_high,
+    }
+
+
+def _phases(found: EnginePressure) -> Iterator[dict[str, Any]]:
+    for timeline in found.timelines:
+        for phase in timeline.phases:
+            yield {
+                "repeat": timeline.repeat,
+                "name": phase.name,
+                "kind": phase.kind,
+                "level": phase.level,
+                "workers": phase.workers,
+                "start_s": timeline.since_s(phase.began_ns),
+                "stop_s": None if phase.ended_ns is None else timeline.since_s(phase.ended_ns),
+                "busy_share": phase.busy_share,
+                "bytes_per_s": phase.bytes_per_s,
+            }
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:

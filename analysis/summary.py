@@ -11,6 +11,7 @@ import pandas as pd
 from analysis import stats
 from analysis.compare import TURN_KINDS, Comparison, Medians, choose_baseline, compare_all, medians, session_times
 from analysis.pairing import Pairing, finished, pair
+from analysis.pressure import EnginePressure, engine_pressure
 from analysis.runs import COMPLETE, Run, read_runs
 from analysis.stats import Integers
 
@@ -91,6 +92,8 @@ class Summary:
     engines: tuple[EngineSummary, ...]
     workload: WorkloadSummary
     checks: tuple[Check, ...]
+    pressure: tuple[EnginePressure, ...]
+    """Of the engines that ran under background load."""
 
     @property
     def interrupted(self) -> tuple[Run, ...]:
@@ -161,6 +164,11 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
             for run in runs
             for result in run.results
             for check in result["validity"]
+        ),
+        pressure=tuple(
+            found
+            for each in zip(runs, counted, sessions, strict=True)
+            if (found := engine_pressure(*each, _resample)) is not None
         ),
     )
 

@@ -49,7 +49,13 @@ PREFILL = (
 
 def tables(summary: Summary) -> list[Table]:
     """Every table of the report, in its order; a table without rows is left out."""
-    made = [engine_table(summary), comparison_table(summary), phase_table(summary), workload_table(summary)]
+    made = [
+        engine_table(summary),
+        comparison_table(summary),
+        phase_table(summary),
+        pressure_table(summary),
+        workload_table(summary),
+    ]
     return [table for table in made if table.rows]
 
 
@@ -169,6 +175,38 @@ def phase_table(summary: Summary) -> Table:
 
 def _minus(client: float | None, server: float | None) -> float | None:
     return None if client is None or server is None else client - server
+
+
+def pressure_table(summary: Summary) -> Table:
+    """What background load did to an engine's TPOT: one row an engine and load; no rows where there was none."""
+    rows = [(found, effect) for found in summary.pressure for effect in found.effects]
+    return Table(
+        title="TPOT under background load",
+        columns=("engine, load", "measured", "sessions", "turns", "tokens", "TPOT", "to no load"),
+        rows=tuple(
+            (
+                f"{summary.label(found.engine)}, {wording.load(effect.load)}",
+                " and ".join(wording.percent(found.measured[name]) for name in effect.load) or ABSENT,
+                f"{effect.sessions:,}",
+                f"{effect.turns:,}",
+                f"{effect.tokens:,}",
+                wording.median(effect.tpot, "ms"),
+                ABSENT if effect.ratio is None else wording.ratio(effect.ratio, effect.ratio_interval),
+            )
+            for found, effect in rows
+        ),
+        engines=tuple(found.engine for found, _ in rows),
+        formulas=(
+            "tokens: those whose chunk and the chunk before it in the turn both arrived while every worker of the "
+            "load was at it (no load: while none was); a gap across an edge counts for neither",
+            "TPOT = Σ of the gaps between a turn's chunks that count / their tokens, median over turns; (interval) "
+            "as in the table of engines",
+            "to no load = the median over the engine's own without load, in the same run; (interval): the same "
+            f"resampled sessions for both, none below {SMALLEST_SAMPLE} sessions with tokens in both",
+            "measured: share of the time that each worker was really at it (cpu: CPU time of one core), mean over "
+            "workers and over the whole of the phases",
+        ),
+    )
 
 
 def workload_table(summary: Summary) -> Table:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from analysis.compare import Comparison
+from analysis.load import Load
 from analysis.runs import COMPLETE
 from analysis.stats import SMALLEST_SAMPLE, Interval, Median
 from analysis.summary import INVALID, Check, Summary
@@ -66,6 +67,11 @@ def median(value: Median | None, unit: str = "s") -> str:
     scale = 1 if in_seconds else 1e3
     digits = len(whole.split()[0].partition(".")[2])
     return f"{whole} ({value.interval.low * scale:.{digits}f}–{value.interval.high * scale:.{digits}f})"
+
+
+def load(names: Load) -> str:
+    """``cpu 50 %``; ``cpu 50 % and memory 30 %`` where both are on."""
+    return " and ".join(names) or "no load"
 
 
 def share(part: int, whole: int) -> str:

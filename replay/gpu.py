@@ -13,7 +13,7 @@ _NUMBERS = {
     "pcie.link.gen.max": "max_pcie_gen",
     "pcie.link.width.max": "max_pcie_width",
     "clocks.sm": "sm_clock_mhz",
-    "clocks.memory": "memory_clock_mhz",
+    "clocks.mem": "memory_clock_mhz",
     "pcie.link.gen.current": "pcie_gen",
     "pcie.link.width.current": "pcie_width",
     "temperature.gpu": "temperature_c",
