@@ -1,6 +1,7 @@
 """``analyse FOLDER``: the report of what `replay` recorded."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ BRIEF = ("engine", "total request time", "saved", "95 % interval", "won", "TTFT 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    if arguments is None:  # as a command: who stops reading the output ends it quietly
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     parser = argparse.ArgumentParser(
         prog="analyse",
         description="Compare the engines of recorded runs: a page, a Markdown summary and machine-readable numbers.",
@@ -52,7 +55,9 @@ def _analyse(folder: Path, baseline: str | None) -> int:
     except (RecordError, AnalysisError) as error:
         return _refuse(str(error))
     except OSError as error:
-        return _refuse(f"{error.filename or folder}: {error.strerror}; name a folder that can be written")
+        return _refuse(
+            f"{error.filename or folder}: {error.strerror}; free some space or name a folder that can be written"
+        )
     _show(summary, report)
     return 0
 

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ _BREAK = re.compile(r"(?<=\d) (?=(?:%|s|ms)(?:\W|$))|(?<=[\d%]) (?=to −?\d)|(?
 
 
 def write_report(folder: Path, *, baseline: str | None = None) -> Path:
-    """Write the three files into ``folder`` from every run at or below it; each appears whole or not at all.
+    """Write the three files into ``folder`` from every run at or below it; all appear whole or none does.
 
     The same records give the same bytes.
 
@@ -38,7 +39,7 @@ def write_report(folder: Path, *, baseline: str | None = None) -> Path:
     Raises:
         RecordError: records that are missing, damaged or impossible.
         AnalysisError: ``baseline`` is no engine of these runs.
-        OSError: ``folder`` can't be written.
+        OSError: ``folder`` can't be written; names the file.
     """
     return write_summary(summarise(folder, baseline=baseline))
 
@@ -51,14 +52,26 @@ def write_summary(summary: Summary) -> Path:
         SUMMARY_FILE: summary_markdown(summary).encode(),
         REPORT_FILE: page(summary).encode(),
     }
-    for name, content in contents.items():
-        temporary = folder / (name + ".new")
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(folder / name)
-        finally:
-            temporary.unlink(missing_ok=True)
+    _replace_all({folder / name: content for name, content in contents.items()})
     return folder / REPORT_FILE
+
+
+def _replace_all(contents: Mapping[Path, bytes]) -> None:
+    """Everything is on the disk before the first file is replaced."""
+    temporaries = {path: path.with_name(path.name + ".new") for path in contents}
+    path = next(iter(contents))
+    try:
+        for path, content in contents.items():
+            temporaries[path].write_bytes(content)
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+    except OSError as error:
+        # A failed write, unlike a failed open, names no file.
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        for temporary in temporaries.values():
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def page(summary: Summary) -> str:

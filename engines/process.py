@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -17,10 +18,11 @@ from engines.binary import find
 from engines.settings import EngineSettings
 
 _HOST = "127.0.0.1"
+_LAST_PORT = 65535
 _GUARD = Path(__file__).with_name("guard.py")
 _POLL_S = 0.05
 _HEALTH_TIMEOUT_S = 2.0
-_VERSION_TIMEOUT_S = 10.0
+_VERSION_TIMEOUT_S = 3.0
 _STOP_MARGIN_S = 5.0
 """The guard needs this long at most beyond the grace."""
 _TAIL_BYTES = 64 * 1024
@@ -219,6 +221,8 @@ def _free_port() -> int:
 
 
 def _check_port_is_free(port: int) -> None:
+    if not 0 < port <= _LAST_PORT:
+        raise EngineError(f"engine.port={port} is no port; set 1 to {_LAST_PORT}, or 0 for a free one")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -257,13 +261,15 @@ async def _version(program: str, environment: dict[str, str]) -> str | None:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             output, _ = await asyncio.wait_for(asking.communicate(), _VERSION_TIMEOUT_S)
-        finally:
-            if asking.returncode is None:
-                asking.kill()
-                await asking.wait()
+        except (TimeoutError, asyncio.CancelledError):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(asking.pid, signal.SIGKILL)  # a script's children too
+            await asking.wait()
+            raise
         if asking.returncode == 0:
             return "; ".join(output.decode(errors="replace").split("\n")[:4]).strip("; ") or None
     return None

@@ -44,7 +44,7 @@ class Batch:
     """``folder`` and those above it that did not exist before, innermost first."""
 
     def __post_init__(self) -> None:
-        self.made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+        self.made = [path for path in (self.folder, *self.folder.parents) if not os.access(path, os.F_OK)]
 
     def write(self) -> None:
         """Raises RecordError when the disk is full."""

@@ -1,24 +1,27 @@
 """``replay``: compose the configuration, replay, say where the report is."""
 
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from hydra.utils import get_method
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+try:
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
-from replay.batch import BATCH_FILE, Batch, Row, hidden, interrupted
-from replay.config import CONF, Config, NoteBatch, checked, register
-from replay.record import RESULT_FILE, TURNS_FILE, RecordError, read_result
+    from replay.batch import BATCH_FILE, Batch, Row, hidden, interrupted
+    from replay.config import CONF, Config, NoteBatch, checked, misnamed_choice, register
+    from replay.record import RESULT_FILE, TURNS_FILE, RecordError, read_result
+except KeyboardInterrupt:  # they take half a second
+    raise SystemExit(130) from None
 
 FAILED, USAGE = 1, 2
 LOG_FILE = "server.log"
@@ -43,7 +46,7 @@ def job(composed: DictConfig) -> None:
 
 
 def main() -> NoReturn:
-    """Exits with 0 all complete, 1 a run or session failed, 2 can't be done as asked, 130 Ctrl-C, 143 SIGTERM."""
+    """Exits with 0 all complete, 1 a run, session or report failed, 2 not as asked, 130 Ctrl-C, 143 SIGTERM."""
     # Hydra then raises its errors instead of printing many lines.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     NoteBatch.noted = None
@@ -53,13 +56,15 @@ def main() -> NoReturn:
         if any(word.startswith(RESUME) for word in sys.argv[1:]):
             NoteBatch.noted = _resumed(sys.argv[1:])
         else:
-            job()
+            _compose(sys.argv[1:])
         if NoteBatch.noted:
             _run(NoteBatch.noted)
     except (HydraException, OmegaConfBaseException) as error:
         code = _complain(f"{_one_line(error)}; `replay --cfg job` shows every setting, `replay --help` every choice")
     except RecordError as error:
         code = _complain(error)
+    except BrokenPipeError:  # who read what --help prints has gone
+        code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     except SystemExit as stop:
@@ -67,7 +72,32 @@ def main() -> NoReturn:
     finally:
         found = _finish(NoteBatch.noted) if NoteBatch.noted else 0
         signal.signal(signal.SIGTERM, previous)
+        _flush()
     raise SystemExit(found if code is None else code)
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+
+
+def _compose(words: Sequence[str]) -> None:
+    """Let Hydra note the runs; what it does not refuse in one line is refused here."""
+    try:
+        job()
+    except (BrokenPipeError, HydraException):  # some of Hydra's are OSErrors
+        raise
+    except OSError as error:
+        place = error.filename or (NoteBatch.noted.folder if NoteBatch.noted else "results")
+        raise RecordError(
+            f"results: {place} can't be written ({error.strerror}); set results=<a folder that can be written>"
+        ) from error
+    except ValueError as error:
+        if not str(error).startswith("Config group override"):
+            raise
+        raise RecordError(misnamed_choice(words) or f"{error}; `replay --help` shows every choice") from error
 
 
 def _resumed(words: Sequence[str]) -> Batch:
@@ -75,8 +105,16 @@ def _resumed(words: Sequence[str]) -> Batch:
     if flags := [word for word in words if word.startswith("-")]:
         raise RecordError(f"{flags[0]} does not go with resume=<folder>; leave it out")
     (folder,) = [word.removeprefix(RESUME) for word in words if word.startswith(RESUME)][-1:]
-    changes = OmegaConf.from_dotlist([word for word in words if not word.startswith(RESUME)])
+    typed = [word for word in words if not word.startswith(RESUME)]
+    changes = OmegaConf.from_dotlist(typed)
     batch = interrupted(Path(folder), ["replay", *words])
+    groups = [key for key, value in batch.rows[0].config.items() if isinstance(value, dict)]
+    for word in typed:
+        if word.startswith(("+", "~")) or word.partition("=")[0] in groups:
+            raise RecordError(
+                f"{word} does not go with resume=<folder>, whose choices of {', '.join(groups)} stay; leave it out, "
+                "start a new run, or change a setting within, such as engine.start_timeout_s=<seconds>"
+            )
     rows = []
     for row in batch.rows:
         composed = OmegaConf.merge(row.config, changes)
@@ -100,6 +138,10 @@ def _run(batch: Batch) -> None:
     from replay.resume import finished
 
     _drop_hydras(batch)
+    target, batch.report = batch.report, None
+    if target and target != Config.report:  # which is there, and loads much that this process has no use for now
+        _reporter(target)  # a wrong name is said now, not after the runs
+    batch.report = target
     configs = {row.folder: checked(OmegaConf.create(dict(row.config))) for row in batch.rows}
     if not batch.resume and batch.rows:
         order = configs[batch.rows[0].folder].order
@@ -114,11 +156,15 @@ def _run(batch: Batch) -> None:
     left = [row for row in batch.rows if not finished(row.folder)]
     if batch.resume:
         print(f"resume   {len(batch.rows) - len(left)} of {len(batch.rows)} runs are complete", file=sys.stderr)
-    for number, row in enumerate(left):
-        _run_row(batch, row, configs[row.folder], number, len(left))
+    codes = [_run_row(batch, row, configs[row.folder], number, len(left)) for number, row in enumerate(left)]
+    if batch.resume and codes and set(codes) == {USAGE}:
+        batch.report = None  # every run is as it was
+    if not batch.sweep and any(codes):
+        raise SystemExit(max(codes))
 
 
-def _run_row(batch: Batch, row: Row, config: Config, number: int, runs: int) -> None:
+def _run_row(batch: Batch, row: Row, config: Config, number: int, runs: int) -> int:
+    """The exit code that this run alone would give."""
     from engines.base import EngineError
     from replay.progress import Progress
     from replay.resume import RefusedError
@@ -149,10 +195,10 @@ def _run_row(batch: Batch, row: Row, config: Config, number: int, runs: int) -> 
             execute(run, progress)
     except (WorkloadError, EngineError, RecordError, OSError) as error:
         _complain(f"{config.engine.name}: {error}" if batch.sweep else error)
-        if not batch.sweep:
-            # What fails before the first turn, and what no engine can help, is the user's to correct.
-            engines = isinstance(error, EngineError) and not isinstance(error, RefusedError)
-            raise SystemExit(FAILED if engines and _has_turns(row.folder) else USAGE) from None
+        # What fails before the first turn, and what no engine can help, is the user's to correct.
+        engines = isinstance(error, EngineError) and not isinstance(error, RefusedError)
+        return FAILED if engines and _has_turns(row.folder) else USAGE
+    return 0
 
 
 def _finish(batch: Batch) -> int:
@@ -164,8 +210,8 @@ def _finish(batch: Batch) -> int:
     for folder in batch.fresh:
         with suppress(OSError):  # not empty: it was begun
             folder.rmdir()
-    if batch.report:
-        _report(batch.folder, batch.report)
+    if batch.report and not _report(batch.folder, batch.report):
+        return FAILED
     return FAILED if any(_failed(path.parent) for path in results) else 0
 
 
@@ -173,7 +219,8 @@ def _leave_nothing(batch: Batch) -> None:
     """Remove what was begun, but for what an engine said: its log may hold the reason."""
     _drop_hydras(batch)
     if not batch.resume:
-        (batch.folder / BATCH_FILE).unlink(missing_ok=True)
+        with suppress(OSError):  # no folder could be made
+            (batch.folder / BATCH_FILE).unlink(missing_ok=True)
     for folder in batch.fresh:
         for path in folder.iterdir():
             if path.name != LOG_FILE or not path.stat().st_size:
@@ -185,20 +232,44 @@ def _leave_nothing(batch: Batch) -> None:
 
 def _drop_hydras(batch: Batch) -> None:
     """Hydra's own note of a sweep; batch.json says more, without secrets."""
-    (batch.folder / "multirun.yaml").unlink(missing_ok=True)
+    with suppress(OSError):  # no folder could be made
+        (batch.folder / "multirun.yaml").unlink(missing_ok=True)
 
 
-def _report(folder: Path, target: str) -> None:
+def _reporter(target: str) -> Callable[[Path], Any]:
+    """Raises RecordError when there is no such function."""
+    module, _, name = str(target).rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RecordError(
+            f"report={target}: {error}; name a function as <module>.<function>, or set report=null for none"
+        ) from error
+    if not callable(found):
+        raise RecordError(f"report={target}: no function; name one as <module>.<function>, or set report=null")
+    return found  # type: ignore[no-any-return]
+
+
+def _report(folder: Path, target: str) -> bool:
+    """Whether it was written."""
     from replay.progress import Progress
 
     try:
         with Progress() as progress:
             progress.step("writing the report")
-            page = Path(get_method(target)(folder))
-    except (RecordError, OSError) as error:
-        _complain(error)
-        return
-    print(f"report   {_shown(page)}\nsummary  {_shown(folder / 'summary.md')}")
+            page = Path(_reporter(target)(folder))
+    except RecordError as error:
+        _complain(f"no report: {error}")
+        return False
+    except OSError as error:
+        _complain(
+            f"no report: {error.filename or folder}: {error.strerror}; "
+            f"the records are kept: free some space, then run `analyse {_shown(folder)}`"
+        )
+        return False
+    with suppress(BrokenPipeError):  # nobody reads it
+        print(f"report   {_shown(page)}\nsummary  {_shown(folder / 'summary.md')}")
+    return True
 
 
 def _shown(path: Path) -> str:

@@ -5,6 +5,7 @@ plain dataclasses, each kept beside the code that reads it, and everything built
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,6 +72,17 @@ def row_folder(engine: str, varying: str) -> str:
     """The folder of one run of a sweep: the engine, and what else varies: ``llamacpp,repeat=1``."""
     others = [part for part in varying.split(",") if part and part.partition("=")[0].lstrip("+") != "engine"]
     return re.sub(r"[^\w.,=+-]+", "-", ",".join([engine, *others]))[:150]
+
+
+def misnamed_choice(words: Sequence[str]) -> str | None:
+    """What is wrong with ``engine=7``: a group's choice has a name. None when no word is like that."""
+    typed = [word for word in words if "=" in word and not word.startswith("-")]
+    for override in OverridesParser.create().parse_overrides(typed):
+        group = CONF / override.key_or_group
+        if group.is_dir() and not isinstance(override.value(), str | list | dict):
+            names = ", ".join(sorted(path.stem for path in group.glob("*.yaml")))
+            return f"{override.input_line} names no {override.key_or_group}; choose one of {names}"
+    return None
 
 
 class NoteBatch(Callback):

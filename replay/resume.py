@@ -1,6 +1,6 @@
 """What an interrupted run left in its folder, and whether it may be gone on with."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,7 @@ from replay import comparability
 from replay.record import RESULT_FILE, TURNS_FILE, TurnRecord, read_result, read_turns
 from workloads.load import Workload
 
+WORKLOAD = "workload.hash"
 SHOWN = 40
 """Characters of a value in a message."""
 _SERVER = ("version", "digest", "image")
@@ -76,6 +77,8 @@ class Earlier:
         old, new = _fields(self.result), _fields(orjson.loads(orjson.dumps(now)))
         if changed := comparability.differences(old, new):
             shown = "; ".join(f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}" for name in changed)
+            if WORKLOAD in changed:
+                shown = f"the workload differs: {''.join(_workload_changes(self.result, now))}{shown}"
             raise RefusedError(
                 f"what it depends on has changed since it began: {shown}; restore it, or start a new run"
             )
@@ -88,6 +91,14 @@ def _fields(result: Mapping[str, Any]) -> dict[str, Any]:
         "pressure.phases": (result["config"].get("pressure") or {}).get("phases"),
         **{f"engine.server.{name}": server[name] for name in _SERVER if name in server},
     }
+
+
+def _workload_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """The settings that may have made another workload of it; none when its files have changed."""
+    before, after = (result["config"].get("workload") or {} for result in (old, new))
+    for name in comparability.differences(before, after):
+        shown = ["null" if at.get(name) is None else _short(at[name]) for at in (before, after)]
+        yield f"workload.{name} was {shown[0]}, is {shown[1]}; "
 
 
 def _short(value: Any) -> str:

@@ -1,5 +1,6 @@
 """``prepare``: recorded sessions to a session file, and what a session file holds."""
 
+import signal
 import sys
 import time
 from collections import Counter
@@ -91,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; leaves with one line on stderr and status 2 for what a user can mend, 1 when no session was
     kept, 130 on Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and (given[:1] in ([], ["stats"], ["split"]) or "--help" in given or "-h" in given):
+        # Nothing but files is used here: who stops reading the output ends the command quietly.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if not given or (given[0] != "capture" and not {"-h", "--help"}.isdisjoint(given)):
         print(USAGE, end="")
         sys.exit(0 if given else 2)

@@ -1,5 +1,6 @@
 """``analyse`` as a user types it."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_a_report_that_cannot_be_written_is_one_line_and_exit_2(
     status, out, err = run(capsys, str(folder))
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
-    assert err.endswith("Is a directory; name a folder that can be written\n")
+    assert err.endswith("Is a directory; free some space or name a folder that can be written\n")
     assert not list(folder.glob("*.new"))
 
 
@@ -81,3 +82,13 @@ def test_help_has_an_example_and_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "analyse results/" in done.stdout
     assert done.stdout.endswith("[]\n")
+
+
+def test_who_stops_reading_hears_nothing() -> None:
+    command = [sys.executable, "-m", "analysis.cli", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == -signal.SIGPIPE

@@ -1,6 +1,9 @@
 """The three files of a report: complete, offline, honest about what is not valid, the same for the same records."""
 
+import errno
+import os
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -249,3 +252,27 @@ def test_times_are_said_with_the_digits_they_have(value: float | None, text: str
 def test_markdown_cells_stay_cells() -> None:
     table = tables.Table(title="t", columns=("engine", "a|b"), rows=(("x_1", "2"),))
     assert tables.markdown(table) == "| engine | a\\|b |\n| :-- | --: |\n| x\\_1 | 2 |"
+
+
+def test_a_disk_that_gets_full_leaves_the_earlier_report_whole(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(three, tmp_path / "runs"))
+    write_report(folder)
+    for name in ("results.json", "summary.md", "report.html"):
+        (folder / name).write_text("earlier")
+    before = sorted(folder.iterdir())
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        write(path, data[:10])
+        if path.name.startswith("report.html"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left") as failure:
+        write_report(folder)
+    assert failure.value.filename == str(folder / "report.html")
+    assert sorted(folder.iterdir()) == before
+    assert {(folder / name).read_text() for name in ("results.json", "summary.md", "report.html")} == {"earlier"}

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from engines.base import EngineError
-from engines.process import ProcessServer
+from engines.process import ProcessServer, _version
 from engines.settings import EngineSettings
 
 pytestmark = pytest.mark.anyio
@@ -275,3 +275,18 @@ async def test_the_version_is_what_the_binary_answers(settings, tmp_path) -> Non
     await engine.start()
     assert engine.describe()["version"] == "version: 9; built"
     await engine.stop()
+
+
+async def test_a_script_that_does_not_answer_its_version_leaves_no_child(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("engines.process._VERSION_TIMEOUT_S", 0.3)
+    program = tmp_path / "server"
+    program.write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {tmp_path}/child\nwait\n")
+    program.chmod(0o755)
+    assert await _version(str(program), dict(os.environ)) is None
+    assert await gone(int((tmp_path / "child").read_text()))
+
+
+@pytest.mark.parametrize("port", [99999, -1])
+async def test_a_number_that_is_no_port_is_named(settings, tmp_path, port) -> None:
+    with pytest.raises(EngineError, match=rf"engine\.port={port} is no port; set 1 to 65535"):
+        await server(settings(port=port), tmp_path).start()

@@ -1,6 +1,10 @@
 """``replay`` as a user types it: what it leaves, what it prints, how it exits."""
 
+import errno
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +122,13 @@ def test_a_session_that_fails_for_good_ends_with_1(replay: Command, fake: Fake, 
         (["workload=tau2", "workload.path=nowhere.json"], "nowhere.json"),
         (["engine.command=[/no/such/server]"], "/no/such/server"),
         (["engine.context=10"], "set engine.context="),
+        (["engine.port=99999"], "engine.port=99999 is no port; set 1 to 65535"),
+        (["engine=7"], "engine=7 names no engine; choose one of fake, "),
+        (["+experiment=7"], "+experiment=7 names no experiment; choose one of "),
+        (["results=/dev/null/x"], "(Not a directory); set results="),
+        (["report=nope.x"], "report=nope.x: No module named 'nope'; name a function"),
+        (["report=analysis.report.nope"], "set report=null"),
+        (["report=7"], "report=7: "),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
@@ -165,6 +176,61 @@ def test_an_engine_that_dies_at_its_start_is_quoted_and_its_log_kept(
 
 def left(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m", "repeat=0,1"]], ids=["run", "sweep"])
+def test_results_that_are_a_file_are_refused(replay: Command, fake: Fake, tmp_path: Path, sweep: list[str]) -> None:
+    (tmp_path / "taken").write_text("precious")
+    done = replay(*sweep, *fake(), "results=taken")
+    assert done.code == 2
+    assert "set results=<a folder that can be written>" in done.complaint
+    assert (tmp_path / "taken").read_text() == "precious"
+
+
+def test_a_report_that_cannot_be_written_ends_with_1_and_says_how_to_get_it(
+    replay: Command, fake: Fake, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.name == "report.html.new":
+            write(path, data[:10])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    done = replay(*fake())
+    assert done.code == 1
+    above = runs()[0].parent
+    assert (
+        f"{above.relative_to(tmp_path) / 'report.html'}: No space left on device; the records are kept"
+        in done.complaint
+    )
+    assert f"run `analyse {above.relative_to(tmp_path)}`" in done.complaint
+    assert {path.name for path in above.iterdir()} == {"fake", "batch.json"}
+    assert read_result(runs()[0])["status"] == "complete"
+
+
+def test_who_stops_reading_the_help_hears_nothing() -> None:
+    command = [sys.executable, "-m", "replay.cli", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode in (0, 141)
+
+
+def test_ctrl_c_while_it_loads_is_quiet() -> None:
+    code = (
+        "import builtins, os, signal; load = builtins.__import__\n"
+        "def late(name, *rest, **more):\n"
+        "    if name == 'hydra': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return load(name, *rest, **more)\n"
+        "builtins.__import__ = late; import replay.cli"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")
 
 
 def test_a_folder_that_holds_a_run_is_not_written_to(replay: Command, fake: Fake, tmp_path: Path) -> None:

@@ -176,6 +176,21 @@ def test_a_change_is_named_and_nothing_is_touched(killed: Path, changes: dict[st
     assert {path.name: path.read_bytes() for path in killed.iterdir()} == before
 
 
+def test_the_setting_that_changed_the_workload_is_named_and_no_report_is_written(
+    replay: Command, fake: Fake, runs: Runs
+) -> None:
+    assert replay(*fake(), "telemetry.every_s=null").code == 0
+    (folder,) = runs()
+    above = folder.parent
+    (folder / RESULT_FILE).write_bytes(orjson.dumps(read_result(folder) | {"status": "running"}))
+    (above / "report.html").unlink()
+    before = {path: path.read_bytes() for path in above.rglob("*") if path.is_file()}
+    done = replay(f"resume={above}", "workload.max_turns=2")
+    assert done.code == 2
+    assert "the workload differs: workload.max_turns was null, is 2; workload.hash was " in done.complaint
+    assert {path: path.read_bytes() for path in above.rglob("*") if path.is_file()} == before
+
+
 def test_another_machine_is_named(killed: Path) -> None:
     result = read_result(killed)
     result["environment"]["cpu"] = "Z80"
@@ -265,6 +280,8 @@ def test_a_sweep_runs_what_is_missing_and_leaves_what_is_finished(replay: Comman
         (["-m", "resume=nowhere"], "-m does not go with resume="),
         (["resume={run}", "engine.threads=many"], "many"),
         (["resume={run}", "engine.colour=red"], "colour"),
+        (["resume={run}", "engine=llamacpp"], "engine=llamacpp does not go with resume=<folder>, whose choices"),
+        (["resume={run}", "+experiment=quickstart"], "+experiment=quickstart does not go with resume="),
     ],
 )
 def test_what_cant_be_resumed_is_one_line(

@@ -1,4 +1,5 @@
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -235,3 +236,13 @@ def test_help_shows_examples_and_imports_nothing_heavy() -> None:
     assert "  mooncake          " in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 120
     assert done.stderr == "[]\n"
+
+
+def test_who_stops_reading_hears_nothing() -> None:
+    command = [sys.executable, "-m", "workloads.cli", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == -signal.SIGPIPE
