@@ -57,14 +57,15 @@ def pair(runs: Sequence[Run]) -> Pairing:
 def _fates(run: Run) -> dict[str, str | None]:
     """Session → None when it is finished, else why it does not count; in the order they were run."""
     statuses = run.sessions
+    expected: Mapping[str, int] = run.results[0]["workload"].get("turns_by_session") or {}
     turns_of = {str(session): turns for session, turns in run.turns.groupby("session_id", sort=False)}
     return {
-        session: _fate(statuses.get(session, "interrupted"), turns_of.get(session))
+        session: _fate(statuses.get(session, "interrupted"), turns_of.get(session), expected.get(session))
         for session in dict.fromkeys([*statuses, *turns_of])
     }
 
 
-def _fate(status: str, turns: pd.DataFrame | None) -> str | None:
+def _fate(status: str, turns: pd.DataFrame | None, expected: int | None) -> str | None:
     if turns is None:
         return "no turn in the records" if status == COMPLETE else status
     failed = turns[turns["status"] != OK]
@@ -74,12 +75,18 @@ def _fate(status: str, turns: pd.DataFrame | None) -> str | None:
         return f"turn {first['turn']} failed: {first['status']}{said}"
     if status != COMPLETE:
         return status
-    return "turns are missing from the records" if _has_gap(turns) else None
+    return _lost(turns, expected)
 
 
-def _has_gap(turns: pd.DataFrame) -> bool:
+def _lost(turns: pd.DataFrame, expected: int | None) -> str | None:
+    """Why the records of a session that was replayed to its end do not hold it whole; None when they do."""
     lengths = turns.groupby("repeat")["turn"].agg(["min", "max", "count"])
-    return bool((lengths["min"] != 0).any() or (lengths["max"] + 1 != lengths["count"]).any())
+    if (lengths["min"] != 0).any() or (lengths["max"] + 1 != lengths["count"]).any():
+        return "turns are missing from the records"
+    shortest = int(lengths["count"].min())
+    if expected is not None and shortest != expected:
+        return f"the records hold {shortest} of its {expected} turns"
+    return None
 
 
 def _differences(runs: Sequence[Run], sessions: Sequence[str]) -> list[str]:

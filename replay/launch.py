@@ -1,5 +1,6 @@
 """Brings an engine to the point where a measured turn may be sent."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -91,16 +92,32 @@ async def _started(
                 request_timeout_s=settings.request_timeout_s,
                 stall_timeout_s=settings.stall_timeout_s,
             ) as client:
-                progress.step(f"{prefix} · checking that it emits forced tokens")
-                await self_test(client, vocab_size=model.vocab_size or workload.vocab_size)
-                progress.step(f"{prefix} · warming up")
-                await client.turn(warm_up(workload))
+                try:
+                    progress.step(f"{prefix} · checking that it emits forced tokens")
+                    await self_test(client, vocab_size=model.vocab_size or workload.vocab_size)
+                    progress.step(f"{prefix} · warming up")
+                    await client.turn(warm_up(workload))
+                except EngineError as error:
+                    if not await _dies(server):
+                        raise
+                    said = "\n".join(server.log_tail())
+                    message = f"the engine died at its first requests; its last log lines:\n{said}"
+                    raise EngineError(message, kind="start") from error
                 yield Engine(server, client, settings.health)
         finally:
             progress.step(f"{prefix} · stopping the engine")
             await server.stop()
     finally:
         force.close()
+
+
+async def _dies(server: Server) -> bool:
+    """Whether the engine is gone, or is so within half a second: its connections break before it is."""
+    for _ in range(10):
+        if not server.alive():
+            return True
+        await asyncio.sleep(0.05)
+    return False
 
 
 def _server(settings: EngineSettings, model: Model, folder: Path, variables: dict[str, str]) -> Server:

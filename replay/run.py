@@ -220,6 +220,11 @@ def _failure(record: TurnRecord) -> str:
     return f"session {record.session_id}, turn {record.turn}: {record.error}"
 
 
+def _turns_by_session(workload: Workload) -> dict[str, int]:
+    """So that a reader of the records knows when some are lost."""
+    return {session.session_id: len(session.turns) for session in workload.sessions}
+
+
 def _result(run: Run, outcome: Outcome) -> dict[str, Any]:
     workload, model = outcome.workload, outcome.model
     result = {
@@ -238,6 +243,7 @@ def _result(run: Run, outcome: Outcome) -> dict[str, Any]:
             "hash": workload.content_hash if workload else None,
             "sessions": len(workload.sessions) if workload else None,
             "turns": sum(len(session.turns) for session in workload.sessions) if workload else None,
+            "turns_by_session": _turns_by_session(workload) if workload else {},
             "losses": dict(workload.losses) if workload else {},
         },
         "model": {"name": run.model.name, "hash": model.hash if model else None},

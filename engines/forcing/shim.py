@@ -24,7 +24,8 @@ class ShimForcing:
     def __init__(self, settings: EngineSettings, folder: Path) -> None:
         if settings.launch != "process":
             raise EngineError(
-                "engine.forcing=shim needs engine.launch=process: the library is loaded when the server starts"
+                "engine.forcing=shim needs engine.launch=process, as the library is loaded when the server starts; "
+                "set engine.forcing=field for a running server that takes forced_tokens"
             )
         command = settings.binary or (settings.command[0] if settings.command else "")
         if found := find(command):

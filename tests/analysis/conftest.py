@@ -86,6 +86,7 @@ def result_of(name: str, records: list[TurnRecord], recorded: Recording, **chang
         "workload": {
             "name": "made-up", "hash": "5e55104", "sessions": len(recorded),
             "turns": sum(map(len, recorded.values())), "losses": {},
+            "turns_by_session": {session: len(turns) for session, turns in recorded.items()},
         },
         "model": {"name": "tiny", "hash": "ab12"}, "environment": dict(ENVIRONMENT), "config": {"seed": 0},
         "clock": {"perf_ns": 0, "wall_ns": 1_796_000_000_000_000_000},

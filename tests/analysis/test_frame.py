@@ -96,6 +96,11 @@ def test_a_session_with_a_turn_missing_is_not_finished(world: Any, speed: Any) -
     assert pair(runs).excluded == {"session-00": "llama.cpp: turns are missing from the records"}
 
 
+def test_a_session_whose_last_turn_was_lost_is_not_finished(world: Any, speed: Any) -> None:
+    runs = read_runs(world({"llamacpp": speed()}, sessions=2, records={"llamacpp": lambda made: made[:-1]}))
+    assert pair(runs).excluded == {"session-01": "llama.cpp: the records hold 4 of its 5 turns"}
+
+
 def test_repeats_of_an_engine_are_one_run_and_a_session_counts_once(world: Any, speed: Any) -> None:
     def slower(made: Records) -> Records:
         return [replace(r, repeat=1, end_ns=(r.end_ns or 0) + 50_000_000) for r in made]

@@ -159,6 +159,13 @@ def test_a_first_start_that_fails_ends_the_run_at_once(start: Callable[..., Path
     assert (tmp_path / "server.log").read_text().count("serving fake at") == 1
 
 
+def test_an_engine_that_dies_at_its_first_request_shows_its_log(start: Callable[..., Path]) -> None:
+    with pytest.raises(
+        EngineError, match=r"the engine died at its first requests; its last log lines:\n.*serving fake"
+    ):
+        start("--fault=die:1")
+
+
 def test_what_fails_while_the_engine_forgets_costs_no_session(start: Callable[..., Path]) -> None:
     folder = start(f"--fault=http_500:{nth(1)}")
     assert {turn.status for turn in read_turns(folder)} == {"ok"}

@@ -26,13 +26,16 @@ def test_half_of_one_core_is_half_of_one_core(tmp_path: Path) -> None:
         (worker,) = psutil.Process().children()
         pressure.begin()
         time.sleep(0.1)
-        begun_s, before = time.monotonic(), worker.cpu_times()
+        begun_s, before, idle_s = time.monotonic(), worker.cpu_times(), psutil.cpu_times().idle
         time.sleep(0.8)
         after, took_s = worker.cpu_times(), time.monotonic() - begun_s
-    used_s = after.user + after.system - before.user - before.system
-    assert used_s / took_s == pytest.approx(0.5, abs=0.1)
+        idle_s = psutil.cpu_times().idle - idle_s
+    share = (after.user + after.system - before.user - before.system) / took_s
     (phase,) = read_pressure(tmp_path)
-    assert phase.cpu_share == pytest.approx(0.5, abs=0.1)
+    assert phase.cpu_share == pytest.approx(share, abs=0.1)
+    assert share < 0.6
+    if idle_s > 0.5 * took_s:  # a machine whose cores are all taken gives less, and the record says so
+        assert share > 0.4
 
 
 class Counted:
