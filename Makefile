@@ -1,7 +1,7 @@
 # Everything happens in .venv; nothing outside this folder is touched.
 #
 #   make run     set up, replay the bundled sessions on three real engines, say where the report is
-#   make test    set up, run every test that needs no GPU
+#   make test    set up, run every test that needs no GPU; make test-all adds the slow suites (soak, fetched tokenizers)
 #   make check   what CI runs beside the tests: lint, format, types, import contracts
 #   make llama-server   build the real llama-server (used by engine=llama_server; about 20 minutes on 2 cores)
 
