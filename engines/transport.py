@@ -40,18 +40,15 @@ class StampedTransport(httpx.AsyncBaseTransport):
             content=request.stream,
             extensions=request.extensions,
         )
-        connection = await self._connection(outgoing.url.origin)
-        token = current_exchange.set(exchange)
         try:
-            response = await connection.handle_async_request(outgoing)
-        except BaseException as error:
-            self._busy.discard(connection)
-            await connection.aclose()
-            if isinstance(error, _HTTPCORE_ERRORS):
+            connection, response = await self._exchanged(outgoing, exchange)
+        except httpcore.WriteError:  # the server closed an idle connection just now; nothing went out on it
+            try:
+                connection, response = await self._exchanged(outgoing, exchange)
+            except _HTTPCORE_ERRORS as error:
                 raise _as_httpx(error, request) from error
-            raise
-        finally:
-            current_exchange.reset(token)
+        except _HTTPCORE_ERRORS as error:
+            raise _as_httpx(error, request) from error
 
         async def done() -> None:
             await response.aclose()
@@ -61,6 +58,21 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
         body = _Body(response, exchange, request, done)
         return httpx.Response(response.status, headers=response.headers, stream=body, extensions=response.extensions)
+
+    async def _exchanged(
+        self, outgoing: httpcore.Request, exchange: Exchange | None
+    ) -> tuple[httpcore.AsyncHTTPConnection, httpcore.Response]:
+        """Send on an open connection, or a new one; return it with the answer's head."""
+        connection = await self._connection(outgoing.url.origin)
+        token = current_exchange.set(exchange)
+        try:
+            return connection, await connection.handle_async_request(outgoing)
+        except BaseException:
+            self._busy.discard(connection)
+            await connection.aclose()
+            raise
+        finally:
+            current_exchange.reset(token)
 
     async def _connection(self, origin: httpcore.Origin) -> httpcore.AsyncHTTPConnection:
         while connection := self._take_idle(origin):

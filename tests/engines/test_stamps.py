@@ -271,6 +271,17 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(
         assert (await post(client, url)).reads[0][1] == b"hi"
 
 
+async def test_a_connection_that_closes_just_as_a_request_takes_it_is_replaced() -> None:
+    transport = StampedTransport()
+    script = sending(HEAD + b"2\r\nhi\r\n0\r\n\r\n", pause_s=0)
+    async with serving(script) as url, httpx.AsyncClient(transport=transport, trust_env=False) as client:
+        await post(client, url)
+        (idle,) = transport._idle
+        idle._connection._network_stream._transport.close()  # its end is told at the loop's next turn
+        assert transport.connected()
+        assert (await post(client, url)).reads[0][1] == b"hi"
+
+
 async def test_requests_at_once_after_all_connections_expired_each_get_a_new_one() -> None:
     script = sending(HEAD + b"2\r\nhi\r\n0\r\n\r\n", pause_s=0)
     transport = StampedTransport(keepalive_s=0.01)
