@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.base import Answer, Chunk, EngineError, Event, ServerReport
+from engines.base import Answer, Chunk, EngineError, Event, ForcedRequest, ServerReport
 from engines.dialects.payload import count, mapping, objects, payload, seconds
 
 
@@ -16,6 +16,17 @@ class Told:
     """None where the server gives no ids at all; empty where it says that there are none."""
     text: bool
     """There is generated text, of whatever kind."""
+
+
+def asking(request: ForcedRequest) -> dict[str, Any]:
+    """What every request of the family says beside its prompt: a greedy stream of so many tokens, with their ids."""
+    return {
+        "max_tokens": len(request.output_ids),
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }
 
 
 def answer(events: Sequence[Event], read: Callable[[dict[str, Any]], Told], finishes: frozenset[str]) -> Answer:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engines.base import Answer, Dialect, Event, ForcedRequest
-from engines.dialects.choices import Told, answer
+from engines.dialects.choices import Told, answer, asking
 from engines.dialects.payload import illegal, token_ids
 
 _FINISHED = frozenset({"stop", "length"})
@@ -19,14 +19,7 @@ class OpenAi:
     path = "/v1/completions"
 
     def body(self, request: ForcedRequest) -> dict[str, Any]:
-        return {
-            "prompt": request.prompt_ids,
-            "max_tokens": len(request.output_ids),
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-        }
+        return {"prompt": request.prompt_ids, **asking(request)}
 
     def parse(self, events: Sequence[Event]) -> Answer:
         return answer(events, _told, _FINISHED)

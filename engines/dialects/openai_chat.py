@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engines.base import Answer, Dialect, Event, ForcedRequest
-from engines.dialects.choices import Told, answer
+from engines.dialects.choices import Told, answer, asking
 from engines.dialects.payload import illegal, mapping, objects, token_ids
 
 _FINISHED = frozenset({"stop", "length", "tool_calls", "function_call"})
@@ -23,11 +23,7 @@ class OpenAiChat:
         return {
             "messages": [{"role": "user", "content": ""}],
             "prompt_token_ids": request.prompt_ids,
-            "max_tokens": len(request.output_ids),
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
+            **asking(request),
         }
 
     def parse(self, events: Sequence[Event]) -> Answer:
