@@ -58,6 +58,7 @@ def sending(*pieces: bytes, pause_s: float = 0.01, sent_ns: list[int] | None = N
             except asyncio.IncompleteReadError:
                 return
             for piece in pieces:
+                assert piece, "an empty piece is written after the answer's end, to a client that may have left"
                 if sent_ns is not None:
                     sent_ns.append(time.perf_counter_ns())
                 writer.write(piece)
@@ -104,7 +105,7 @@ async def test_every_part_has_the_stamp_of_the_read_that_held_it() -> None:
     assert exchange.sent_ns < sent[0] < exchange.first_byte_ns < sent[1]
 
 
-@pytest.mark.parametrize("cut", range(1, 40, 3))
+@pytest.mark.parametrize("cut", range(1, 36, 3))
 async def test_a_body_split_anywhere_keeps_its_bytes_in_order_of_time(cut: int) -> None:
     wire = b"5\r\nfirst\r\n6\r\nsecond\r\n5\r\nthird\r\n0\r\n\r\n"
     async with serving(sending(HEAD, wire[:cut], wire[cut:], pause_s=0.002)) as url, stamped() as client:
