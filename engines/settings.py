@@ -4,12 +4,43 @@ from dataclasses import dataclass, field
 
 
 @dataclass
+class ContainerSettings:
+    """How ``launch=container`` runs an engine. Mutable for OmegaConf, read-only everywhere else."""
+
+    image: str | None = None
+    """A tag or, to be sure of the same engine tomorrow, ``name@sha256:…``."""
+    entrypoint: list[str] | None = None
+    """None keeps the image's own; ``engine.command`` is passed to it either way."""
+    command: list[str] = field(default_factory=list)
+    """What runs inside, where it differs from ``engine.command``; the same placeholders, ``{model}`` inside the
+    container."""
+    gpus: str | None = None
+    """``all``, or device numbers as in ``0,1``; None asks for no GPU."""
+    cpuset_cpus: str | None = None
+    """Cores, as in ``0-47``."""
+    cpuset_mems: str | None = None
+    """NUMA nodes whose memory it may take, as in ``0,1``."""
+    memory: str | None = None
+    """Limit, as in ``64g``; the engine is killed beyond it."""
+    shm_size: str | None = None
+    ulimits: dict[str, int] = field(default_factory=dict)
+    """Soft and hard alike; -1 is unlimited. ``memlock: -1`` lets an engine page-lock its experts."""
+    network: str = "host"
+    """``host`` costs nothing on Linux; ``bridge`` publishes the port on 127.0.0.1 through Docker's proxy, which adds
+    about 0.2 ms to the TTFT."""
+    mounts: dict[str, str] = field(default_factory=dict)
+    """Host folder or file → path inside, read-only."""
+    user: str | None = None
+    """None takes this process's user and group, so that what the engine writes belongs to who ran it."""
+
+
+@dataclass
 class EngineSettings:
     """Plain and mutable because OmegaConf builds its schema from it; treated as read-only everywhere else.
 
     ``command`` and ``env`` may hold the placeholders ``{python}``, ``{model}``, ``{port}``, ``{context}``,
-    ``{threads}``, ``{binary}``, and ``{name}`` for each entry of ``options`` (all filled by ``str.format_map``), so
-    that a number in a command has a name of its own: ``engine.options.decode_ms=5``.
+    ``{threads}``, ``{binary}``, ``{state}``, and ``{name}`` for each entry of ``options`` (all filled by
+    ``str.format_map``), so that a number in a command has a name of its own: ``engine.options.decode_ms=5``.
     """
 
     name: str
@@ -21,7 +52,7 @@ class EngineSettings:
     forcing: str
     """``field`` (the server takes ``forced_tokens``), ``shim`` (LD_PRELOAD) or ``none``."""
     launch: str = "process"
-    """``process`` starts ``command``; ``attach`` uses the server at ``url``."""
+    """``process`` starts ``command``; ``container`` runs it in one; ``attach`` uses the server at ``url``."""
     command: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
@@ -44,5 +75,9 @@ class EngineSettings:
     context: int = 32768
     """Tokens of context the server is started with."""
     threads: int = 2
+    container: ContainerSettings = field(default_factory=ContainerSettings)
+    state: str = "cold"
+    """What the engine may have learnt before this run: ``cold`` gives it an empty folder ``{state}`` of its own,
+    ``warm:FOLDER`` a copy of a folder that was prepared on development sessions."""
     note: str = ""
     """Said under the tables of every report that shows this engine."""

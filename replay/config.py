@@ -50,7 +50,7 @@ class Config:
     resume: str | None = None
     """A folder whose runs are gone on with; their configuration comes from there."""
     launch: str | None = None
-    """Short for ``engine.launch``: ``process`` or ``attach``."""
+    """Short for ``engine.launch``: ``process``, ``container`` or ``attach``."""
     report: str | None = "analysis.report.write_report"
     """Called with the finished folder; null for none."""
 
