@@ -18,7 +18,7 @@ try:
     from omegaconf.errors import OmegaConfBaseException
 
     from replay.batch import BATCH_FILE, Batch, Row, hidden, interrupted
-    from replay.config import CONF, Config, NoteBatch, checked, misnamed_choice, register
+    from replay.config import CONF, Config, NoteBatch, checked, misnamed_choice, one_line, register, unused_option
     from replay.record import RESULT_FILE, TURNS_FILE, RecordError, read_result
 except KeyboardInterrupt:  # they take half a second
     raise SystemExit(130) from None
@@ -60,7 +60,7 @@ def main() -> NoReturn:
         if NoteBatch.noted:
             _run(NoteBatch.noted)
     except (HydraException, OmegaConfBaseException) as error:
-        code = _complain(f"{_one_line(error)}; `replay --cfg job` shows every setting, `replay --help` every choice")
+        code = _complain(f"{one_line(error)}; `replay --cfg job` shows every setting, `replay --help` every choice")
     except RecordError as error:
         code = _complain(error)
     except BrokenPipeError:  # who read what --help prints has gone
@@ -143,6 +143,9 @@ def _run(batch: Batch) -> None:
         _reporter(target)  # a wrong name is said now, not after the runs
     batch.report = target
     configs = {row.folder: checked(OmegaConf.create(dict(row.config))) for row in batch.rows}
+    for row in batch.rows:
+        if wrong := unused_option(row.command[1:], configs[row.folder].engine):
+            raise RecordError(wrong)
     if not batch.resume and batch.rows:
         order = configs[batch.rows[0].folder].order
         try:
@@ -289,23 +292,6 @@ def _failed(folder: Path) -> bool:
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _one_line(error: BaseException) -> str:
-    """Hydra's message, and the reason below it, without what only helps its developers."""
-    noise = (
-        "full_key:",
-        "object_type=",
-        "reference_type=",
-        "Config search path",
-        "provider=",
-        "To append to",
-        "See http",
-    )
-    lines = [line.strip() for line in str(error).splitlines()]
-    if error.__cause__:
-        lines += [line for line in str(error.__cause__).splitlines()[:1] if line not in lines]
-    return "; ".join(line.rstrip(".") for line in lines if line and not line.startswith(noise)).replace(":; ", ": ")
 
 
 def _complain(error: object) -> int:

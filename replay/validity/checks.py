@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from replay.record import TurnRecord
-from replay.validity import answers, machine, timing
+from replay.validity import answers, forcing, machine, timing
 from replay.validity.check import Check, last_attempts
 from replay.watch import Observed
 
@@ -34,6 +34,8 @@ def checks(
         answers.first_turns_cold(counted),
         answers.cache_reuse(counted),
         answers.totals_agree(counted),
+        forcing.one_request_a_turn(counted),
+        forcing.stamps_agree(counted),
         answers.prefix_breaks(losses),
         timing.loop_lag(counted, observed.lags),
         timing.send_lateness(counted),

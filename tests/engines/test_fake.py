@@ -22,6 +22,7 @@ from engines.fake.cache import PrefixCache, common_prefix
 from engines.fake.catalogue import STREAMS, faults
 from engines.fake.journal import prompt_key
 from engines.fake.server import FakeEngine, FakeSettings, in_thread
+from engines.fake.wires import Completions
 from engines.settings import EngineSettings
 
 CONF = Path(__file__).parents[2] / "conf/engine/fake.yaml"
@@ -114,7 +115,7 @@ def test_a_fault_may_strike_the_nth_completion_only() -> None:
         assert [complete(engine.url).status_code for _ in range(3)] == [200, 500, 200]
 
 
-ASKED = Asked(path="/v1/completions", prompt_ids=(1,), output_ids=(2,), ids=True, stream="plain")
+ASKED = Asked(kind=Completions, prompt_ids=(1,), output_ids=(2,), ids=True, stream="plain")
 
 
 def drawn(**settings: Any) -> list[str]:
