@@ -54,6 +54,10 @@ class AttachedServer:
         """True: only a request can tell."""
         return True
 
+    async def ended(self) -> str | None:
+        """None: only who started it knows."""
+        return None
+
     def log_tail(self, lines: int = 20) -> list[str]:  # noqa: ARG002
         """Nothing: its log is where it was started."""
         return []

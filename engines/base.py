@@ -1,7 +1,8 @@
 """The vocabulary between the harness and an engine: what is asked, what comes back, how it fails."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 FailureKind = Literal[
@@ -89,9 +90,18 @@ class Reply:
     chunks: tuple[Chunk, ...]
     report: ServerReport
     verified_by: str
-    """How the ids were checked: ``ids`` (each came back in the stream) or ``shim`` (inside the server)."""
+    """How the ids were checked: ``ids`` (each came back in the stream), ``shim`` (inside the server), or ``prompts``
+    (each was sent as part of the next token's prompt; the engine chose its own)."""
     server_token_ns: tuple[int, ...] | None = None
     """The server's own stamp of each token on the same host's CLOCK_MONOTONIC, where forcing gives one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A file or folder that a server in a container must see, at the same path inside as outside."""
+
+    path: Path
+    writable: bool = False
 
 
 class Dialect(Protocol):
@@ -119,8 +129,21 @@ class Forcing(Protocol):
     def environment(self) -> dict[str, str]:
         """Variables that the server process must be started with."""
 
+    def mounts(self) -> tuple[Mount, ...]:
+        """What those variables name, for a server in a container."""
+
+    def requests(self, request: ForcedRequest) -> Iterable[ForcedRequest]:
+        """What is asked for a turn, one after the other; most ways ask once."""
+
+    def join(self, request: ForcedRequest, answers: Sequence[tuple[Answer, int]]) -> Answer:
+        """The turn's answer.
+
+        Args:
+            answers: to ``requests``, each with its ``end_ns``.
+        """
+
     def fields(self, request: ForcedRequest) -> dict[str, Any]:
-        """Fields added to the request's body."""
+        """Fields added to a request's body; objects are merged with the body's own of that name."""
 
     def arm(self, request: ForcedRequest) -> None:
         """Get ready for the next request, before it is sent."""

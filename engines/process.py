@@ -5,27 +5,23 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from engines.base import EngineError
 from engines.binary import find
+from engines.health import healthy_or_ended
+from engines.log import Log
+from engines.placeholders import filled, filled_command, names_state, placeholders
+from engines.port import LOOPBACK, check_port_is_free, free_port
 from engines.settings import EngineSettings
 
-_HOST = "127.0.0.1"
-_LAST_PORT = 65535
 _GUARD = Path(__file__).with_name("guard.py")
-_POLL_S = 0.05
-_HEALTH_TIMEOUT_S = 2.0
 _VERSION_TIMEOUT_S = 3.0
 _STOP_MARGIN_S = 5.0
 """The guard needs this long at most beyond the grace."""
-_TAIL_BYTES = 64 * 1024
 
 
 class ProcessServer:
@@ -42,18 +38,20 @@ class ProcessServer:
     ) -> None:
         self._settings = settings
         self._model = model
-        self._log = folder / "server.log"
+        self._folder = folder
+        self._log = Log(folder)
+        self._state: Path | None = None
         self._forcing_environment = environment
         self._port = settings.port
         self._command: list[str] = []
         self._guard: asyncio.subprocess.Process | None = None
         self._pid: int | None = None
         self._version: str | None = None
-        self._log_start = 0
+        self._exit_said: str | None = None
 
     @property
     def url(self) -> str:
-        return f"http://{_HOST}:{self._port}"
+        return f"http://{LOOPBACK}:{self._port}"
 
     async def start(self) -> None:
         """Start and wait until the engine is healthy.
@@ -63,9 +61,12 @@ class ProcessServer:
                 the last 20 log lines.
         """
         assert self._guard is None or not self.alive()
-        self._port = self._settings.port or _free_port()
-        _check_port_is_free(self._port)
-        self._command = [self._filled(part, "engine.command") for part in self._settings.command]
+        self._port = self._settings.port or free_port()
+        check_port_is_free(self._port)
+        if names_state(self._settings.command, self._settings):
+            self._state = self._folder / "state"
+            self._state.mkdir(parents=True, exist_ok=True)
+        self._command = filled_command(self._settings.command, "engine.command", self._values())
         self._command[:1] = [_executable(self._settings, self._command)]
         if self._settings.binary:
             self._version = await _version(self._command[0], self._environment(forced=False))
@@ -97,14 +98,13 @@ class ProcessServer:
 
     def log_tail(self, lines: int = 20) -> list[str]:
         """The newest lines that the engine wrote since it was started last."""
-        try:
-            with self._log.open("rb") as file:
-                end = file.seek(0, os.SEEK_END)
-                file.seek(max(self._log_start, end - _TAIL_BYTES))
-                text = file.read().decode(errors="replace")
-        except FileNotFoundError:
-            return []
-        return text.splitlines()[-lines:] if lines else []
+        return self._log.tail(lines)
+
+    async def ended(self) -> str | None:
+        """``exit code 7``, ``signal 9``; None while it runs and after it was stopped."""
+        if self._guard is None or self.alive():
+            return None
+        return await self._exit()
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -117,28 +117,17 @@ class ProcessServer:
         }
 
     def _filled(self, text: str, setting: str) -> str:
-        values = {
-            "python": sys.executable,
-            "port": self._port,
-            "context": self._settings.context,
-            "threads": self._settings.threads,
-            **self._settings.options,
-        }
-        if self._model is not None:
-            values["model"] = self._model
-        if self._settings.binary is not None:
-            values["binary"] = self._settings.binary
-        try:
-            return text.format_map(values)
-        except KeyError as error:
-            name = error.args[0]
-            advice = {
-                "model": "set engine.model_format to what it loads",
-                "binary": "set engine.binary to the server's executable",
-            }.get(name, f"choose one of {', '.join(sorted(values))}, or add engine.options.{name}")
-            raise EngineError(f"{setting}: nothing fills {{{name}}} in {text!r}; {advice}") from error
-        except (ValueError, IndexError, AttributeError) as error:
-            raise EngineError(f"{setting}: {text!r}: {error}; write {{{{ and }}}} for plain braces") from error
+        return filled(text, setting, self._values())
+
+    def _values(self) -> dict[str, object]:
+        return placeholders(
+            self._settings,
+            python=sys.executable,
+            model=str(self._model) if self._model is not None else None,
+            host=LOOPBACK,
+            port=self._port,
+            state=str(self._state) if self._state is not None else None,
+        )
 
     def _environment(self, *, forced: bool) -> dict[str, str]:
         own = {name: self._filled(value, f"engine.env.{name}") for name, value in self._settings.env.items()}
@@ -156,9 +145,9 @@ class ProcessServer:
             "environment": self._environment(forced=True),
             "grace_s": self._settings.stop_grace_s,
         }
-        self._pid = None
-        with self._log.open("ab") as log:
-            self._log_start = log.tell()
+        self._pid = self._exit_said = None
+        self._log.begin()
+        with self._log.path.open("ab") as log:
             self._guard = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",
@@ -182,55 +171,26 @@ class ProcessServer:
         raise EngineError(f"{self._command[0]} could not be run: {reason}; check engine.command", kind="start")
 
     async def _wait_until_healthy(self) -> None:
-        timeout_s = self._settings.start_timeout_s
         try:
-            async with asyncio.timeout(timeout_s), httpx.AsyncClient(trust_env=False) as http:
-                while self.alive():
-                    if await _answers(http, self.url + self._settings.health):
-                        return
-                    await asyncio.sleep(_POLL_S)
-        except TimeoutError:
-            raise self._start_error(
-                f"the engine {self._settings.name} did not get healthy within {timeout_s:g} s "
-                f"({self._settings.health} never answered 200); raise engine.start_timeout_s, "
-                "or correct engine.health or engine.command"
-            ) from None
-        raise self._start_error(
+            if await healthy_or_ended(self._settings, self.url, self.alive):
+                return
+        except EngineError as error:
+            raise self._log.start_error(str(error)) from None
+        raise self._log.start_error(
             f"the engine {self._settings.name} ended at its start ({await self._exit()}); "
-            f"its log says why: {self._log}"
+            f"its log says why: {self._log.path}"
         )
 
     async def _exit(self) -> str:
         assert self._guard is not None
         assert self._guard.stdout is not None
-        word, _, code = (await self._guard.stdout.readline()).decode().strip().partition(" ")
-        if word != "exit":
-            return "its guard was killed"
-        return f"exit code {code}" if not code.startswith("-") else f"signal {code[1:]}"
-
-    def _start_error(self, message: str) -> EngineError:
-        tail = self.log_tail()
-        return EngineError("\n".join([message, *(f"  {line}" for line in tail)]), kind="start")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _check_port_is_free(port: int) -> None:
-    if not 0 < port <= _LAST_PORT:
-        raise EngineError(f"engine.port={port} is no port; set 1 to {_LAST_PORT}, or 0 for a free one")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError as error:
-            raise EngineError(
-                f"port {port}: {error.strerror}; set engine.port to another, or to 0 for a free one"
-            ) from error
+        if self._exit_said is None:
+            word, _, code = (await self._guard.stdout.readline()).decode().strip().partition(" ")
+            if word != "exit":
+                self._exit_said = "its guard was killed"
+            else:
+                self._exit_said = f"signal {code[1:]}" if code.startswith("-") else f"exit code {code}"
+        return self._exit_said
 
 
 def _executable(settings: EngineSettings, command: list[str]) -> str:
@@ -273,11 +233,3 @@ async def _version(program: str, environment: dict[str, str]) -> str | None:
         if asking.returncode == 0:
             return "; ".join(output.decode(errors="replace").split("\n")[:4]).strip("; ") or None
     return None
-
-
-async def _answers(http: httpx.AsyncClient, url: str) -> bool:
-    try:
-        response = await http.get(url, timeout=_HEALTH_TIMEOUT_S)
-    except httpx.TransportError:
-        return False
-    return response.status_code == httpx.codes.OK

@@ -23,6 +23,10 @@ class Server(Protocol):
     def alive(self) -> bool:
         """Whether the engine still runs."""
 
+    async def ended(self) -> str | None:
+        """How an engine that is not alive ended, in words (exit code, signal, out of memory); None while it runs,
+        after it was stopped, and where nobody knows."""
+
     def log_tail(self, lines: int = 20) -> list[str]:
         """The newest lines of its log."""
 

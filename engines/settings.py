@@ -1,6 +1,6 @@
 """An engine as a user describes it (the ``engine`` group in ``conf/``)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -32,6 +32,27 @@ class ContainerSettings:
     """Host folder or file → path inside, read-only."""
     user: str | None = None
     """None takes this process's user and group, so that what the engine writes belongs to who ran it."""
+    dialect: str | None = None
+    """Where another server runs inside than ``engine.command`` starts: its dialect, its way of forcing, its note."""
+    forcing: str | None = None
+    note: str | None = None
+
+
+@dataclass
+class CapacitySettings:
+    """What ``engines fit`` searches: the value of one option at which the longest request still fits. Mutable for
+    OmegaConf, read-only everywhere else."""
+
+    option: str | None = None
+    """A name in ``engine.options``; None when nothing of this engine is to be sized."""
+    low: int = 0
+    high: int = 0
+    step: int = 1
+    """The search tries ``low``, ``high`` and whole steps from ``low`` between them."""
+    prefer: str = "largest"
+    """``largest``: the higher, the more memory it takes; ``smallest``: the lower, the more."""
+    text: str = "{value}"
+    """The option's text, where it is more than the number."""
 
 
 @dataclass
@@ -39,8 +60,9 @@ class EngineSettings:
     """Plain and mutable because OmegaConf builds its schema from it; treated as read-only everywhere else.
 
     ``command`` and ``env`` may hold the placeholders ``{python}``, ``{model}``, ``{port}``, ``{context}``,
-    ``{threads}``, ``{binary}``, ``{state}``, and ``{name}`` for each entry of ``options`` (all filled by
-    ``str.format_map``), so that a number in a command has a name of its own: ``engine.options.decode_ms=5``.
+    ``{threads}``, ``{binary}``, ``{host}``, ``{state}``, and ``{name}`` for each entry of ``options``, so that a
+    number in a command has a name of its own: ``engine.options.decode_ms=5``. ``{name:words}``, alone in its place,
+    stands for as many words as a shell would make of it, none of an empty one: ``options.flags="--swa-full -v"``.
     """
 
     name: str
@@ -50,7 +72,8 @@ class EngineSettings:
     dialect: str
     """A module of ``engines/dialects``."""
     forcing: str
-    """``field`` (the server takes ``forced_tokens``), ``shim`` (LD_PRELOAD) or ``none``."""
+    """``field`` (the server takes ``forced_tokens``), ``shim`` (LD_PRELOAD), ``hook`` (Python import hook),
+    ``trace_replay`` (vLLM's own), ``one_token`` (a request a token, the last resort) or ``none``."""
     launch: str = "process"
     """``process`` starts ``command``; ``container`` runs it in one; ``attach`` uses the server at ``url``."""
     command: list[str] = field(default_factory=list)
@@ -75,9 +98,29 @@ class EngineSettings:
     context: int = 32768
     """Tokens of context the server is started with."""
     threads: int = 2
+    cache_block_tokens: int = 1
+    """Its prompt cache keeps whole blocks of so many tokens, so that a turn may prefill up to a block of old ones."""
+    served_model: str | None = None
+    """The name of the model in requests, for dialects that give one; None asks the server at ``/v1/models``."""
     container: ContainerSettings = field(default_factory=ContainerSettings)
     state: str = "cold"
     """What the engine may have learnt before this run: ``cold`` gives it an empty folder ``{state}`` of its own,
     ``warm:FOLDER`` a copy of a folder that was prepared on development sessions."""
+    needs_gpu: bool = False
+    """It is of no use without an NVIDIA GPU."""
+    capacity: CapacitySettings = field(default_factory=CapacitySettings)
     note: str = ""
     """Said under the tables of every report that shows this engine."""
+
+
+def as_launched(settings: EngineSettings) -> EngineSettings:
+    """What holds for the launch that was chosen: in its container an engine may be another server."""
+    inside = settings.container
+    if settings.launch != "container":
+        return settings
+    return replace(
+        settings,
+        dialect=inside.dialect or settings.dialect,
+        forcing=inside.forcing or settings.forcing,
+        note=settings.note if inside.note is None else inside.note,
+    )

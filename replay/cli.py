@@ -1,14 +1,12 @@
 """``replay``: compose the configuration, replay, say where the report is."""
 
-import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 try:
     import hydra
@@ -17,14 +15,13 @@ try:
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from replay.batch import BATCH_FILE, Batch, Row, hidden, interrupted
-    from replay.config import CONF, Config, NoteBatch, checked, misnamed_choice, register
-    from replay.record import RESULT_FILE, TURNS_FILE, RecordError, read_result
+    from replay.batch import Batch, Row, hidden, interrupted
+    from replay.config import CONF, Config, NoteBatch, checked, misnamed_choice, one_line, register, unused_option
+    from replay.ending import FAILED, USAGE, complain, drop_hydras, finish, has_turns, reporter
+    from replay.record import RecordError
 except KeyboardInterrupt:  # they take half a second
     raise SystemExit(130) from None
 
-FAILED, USAGE = 1, 2
-LOG_FILE = "server.log"
 RESUME = "resume="
 
 register()
@@ -60,9 +57,9 @@ def main() -> NoReturn:
         if NoteBatch.noted:
             _run(NoteBatch.noted)
     except (HydraException, OmegaConfBaseException) as error:
-        code = _complain(f"{_one_line(error)}; `replay --cfg job` shows every setting, `replay --help` every choice")
+        code = complain(f"{one_line(error)}; `replay --cfg job` shows every setting, `replay --help` every choice")
     except RecordError as error:
-        code = _complain(error)
+        code = complain(error)
     except BrokenPipeError:  # who read what --help prints has gone
         code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
@@ -70,7 +67,7 @@ def main() -> NoReturn:
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0
     finally:
-        found = _finish(NoteBatch.noted) if NoteBatch.noted else 0
+        found = finish(NoteBatch.noted) if NoteBatch.noted else 0
         signal.signal(signal.SIGTERM, previous)
         _flush()
     raise SystemExit(found if code is None else code)
@@ -137,18 +134,21 @@ def _run(batch: Batch) -> None:
     from replay.order import check, ordered_runs
     from replay.resume import finished
 
-    _drop_hydras(batch)
+    drop_hydras(batch)
     target, batch.report = batch.report, None
     if target and target != Config.report:  # which is there, and loads much that this process has no use for now
-        _reporter(target)  # a wrong name is said now, not after the runs
+        reporter(target)  # a wrong name is said now, not after the runs
     batch.report = target
     configs = {row.folder: checked(OmegaConf.create(dict(row.config))) for row in batch.rows}
+    for row in batch.rows:
+        if wrong := unused_option(row.command[1:], configs[row.folder].engine):
+            raise RecordError(wrong)
     if not batch.resume and batch.rows:
         order = configs[batch.rows[0].folder].order
         try:
             check(order)
         except EngineError as error:
-            raise SystemExit(_complain(error)) from None
+            raise SystemExit(complain(error)) from None
         batch.rows = ordered_runs(batch.rows, [configs[row.folder].repeat for row in batch.rows], order)
         batch.write()
         if order.engines != "given" and len(batch.rows) > 1:
@@ -194,123 +194,15 @@ def _run_row(batch: Batch, row: Row, config: Config, number: int, runs: int) -> 
         with Progress() as progress:
             execute(run, progress)
     except (WorkloadError, EngineError, RecordError, OSError) as error:
-        _complain(f"{config.engine.name}: {error}" if batch.sweep else error)
+        complain(f"{config.engine.name}: {error}" if batch.sweep else error)
         # What fails before the first turn, and what no engine can help, is the user's to correct.
         engines = isinstance(error, EngineError) and not isinstance(error, RefusedError)
-        return FAILED if engines and _has_turns(row.folder) else USAGE
+        return FAILED if engines and has_turns(row.folder) else USAGE
     return 0
-
-
-def _finish(batch: Batch) -> int:
-    """Build the report from what is on disk, or leave nothing behind; return the exit code."""
-    results = [*batch.folder.glob(RESULT_FILE), *batch.folder.glob(f"*/{RESULT_FILE}")]
-    if not any(_has_turns(path.parent) for path in results):
-        _leave_nothing(batch)
-        return USAGE
-    for folder in batch.fresh:
-        with suppress(OSError):  # not empty: it was begun
-            folder.rmdir()
-    if batch.report and not _report(batch.folder, batch.report):
-        return FAILED
-    return FAILED if any(_failed(path.parent) for path in results) else 0
-
-
-def _leave_nothing(batch: Batch) -> None:
-    """Remove what was begun, but for what an engine said: its log may hold the reason."""
-    _drop_hydras(batch)
-    if not batch.resume:
-        with suppress(OSError):  # no folder could be made
-            (batch.folder / BATCH_FILE).unlink(missing_ok=True)
-    for folder in batch.fresh:
-        for path in folder.iterdir():
-            if path.name != LOG_FILE or not path.stat().st_size:
-                path.unlink()
-    for folder in (*batch.fresh, *batch.made):
-        with suppress(OSError):  # not empty
-            folder.rmdir()
-
-
-def _drop_hydras(batch: Batch) -> None:
-    """Hydra's own note of a sweep; batch.json says more, without secrets."""
-    with suppress(OSError):  # no folder could be made
-        (batch.folder / "multirun.yaml").unlink(missing_ok=True)
-
-
-def _reporter(target: str) -> Callable[[Path], Any]:
-    """Raises RecordError when there is no such function."""
-    module, _, name = str(target).rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise RecordError(
-            f"report={target}: {error}; name a function as <module>.<function>, or set report=null for none"
-        ) from error
-    if not callable(found):
-        raise RecordError(f"report={target}: no function; name one as <module>.<function>, or set report=null")
-    return found  # type: ignore[no-any-return]
-
-
-def _report(folder: Path, target: str) -> bool:
-    """Whether it was written."""
-    from replay.progress import Progress
-
-    try:
-        with Progress() as progress:
-            progress.step("writing the report")
-            page = Path(_reporter(target)(folder))
-    except RecordError as error:
-        _complain(f"no report: {error}")
-        return False
-    except OSError as error:
-        _complain(
-            f"no report: {error.filename or folder}: {error.strerror}; "
-            f"the records are kept: free some space, then run `analyse {_shown(folder)}`"
-        )
-        return False
-    with suppress(BrokenPipeError):  # nobody reads it
-        print(f"report   {_shown(page)}\nsummary  {_shown(folder / 'summary.md')}")
-    return True
-
-
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def _has_turns(folder: Path) -> bool:
-    turns = folder / TURNS_FILE
-    return turns.is_file() and turns.stat().st_size > 0
-
-
-def _failed(folder: Path) -> bool:
-    result = read_result(folder)
-    return result["status"] != "complete" or any(status != "complete" for status in result["sessions"].values())
 
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _one_line(error: BaseException) -> str:
-    """Hydra's message, and the reason below it, without what only helps its developers."""
-    noise = (
-        "full_key:",
-        "object_type=",
-        "reference_type=",
-        "Config search path",
-        "provider=",
-        "To append to",
-        "See http",
-    )
-    lines = [line.strip() for line in str(error).splitlines()]
-    if error.__cause__:
-        lines += [line for line in str(error.__cause__).splitlines()[:1] if line not in lines]
-    return "; ".join(line.rstrip(".") for line in lines if line and not line.startswith(noise)).replace(":; ", ": ")
-
-
-def _complain(error: object) -> int:
-    print(f"replay: {error}", file=sys.stderr)
-    return USAGE
 
 
 if __name__ == "__main__":

@@ -4,18 +4,24 @@ OmegaConf takes plain dataclasses only: no frozen ones nested in others, no ``Li
 plain dataclasses, each kept beside the code that reads it, and everything built from them is frozen.
 """
 
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from engines.settings import EngineSettings
+from engines.hardware import HardwareSettings
+from engines.placeholders import used_names
+from engines.settings import EngineSettings, as_launched
 from replay.batch import Batch
 from replay.model import ModelSettings
 from replay.order import OrderSettings
@@ -34,6 +40,8 @@ class Config:
     engine: EngineSettings = MISSING
     workload: WorkloadSettings = MISSING
     model: ModelSettings = MISSING
+    hardware: HardwareSettings = field(default_factory=HardwareSettings)
+    """What the files of ``engine`` take their threads, cores and GPUs from."""
     name: str = "replay"
     """Results go to ``<results>/<name>/<time>``. (``experiment`` is the group of ready-made configurations.)"""
     results: str = "results"
@@ -65,6 +73,7 @@ def checked(composed: DictConfig) -> Config:
     assert isinstance(config, Config)
     if config.launch:
         config.engine.launch = config.launch
+    config.engine = as_launched(config.engine)
     return config
 
 
@@ -80,8 +89,20 @@ def misnamed_choice(words: Sequence[str]) -> str | None:
     for override in OverridesParser.create().parse_overrides(typed):
         group = CONF / override.key_or_group
         if group.is_dir() and not isinstance(override.value(), str | list | dict):
-            names = ", ".join(sorted(path.stem for path in group.glob("*.yaml")))
+            names = ", ".join(choices(override.key_or_group))
             return f"{override.input_line} names no {override.key_or_group}; choose one of {names}"
+    return None
+
+
+def unused_option(words: Sequence[str], engine: EngineSettings) -> str | None:
+    """What is wrong with a typed ``engine.options.…`` that nothing of the engine asks for; None when all are used."""
+    asked = used_names(engine)
+    typed = [word for word in words if word.lstrip("+").startswith("engine.options.")]
+    for override in OverridesParser.create().parse_overrides(typed):
+        name = override.key_or_group.removeprefix("engine.options.")
+        if name not in asked:
+            known = ", ".join(sorted(asked & set(engine.options))) or "none"
+            return f"engine.options.{name}: nothing of engine {engine.name} uses it; its options are {known}"
     return None
 
 
@@ -109,7 +130,83 @@ class NoteBatch(Callback):
         NoteBatch.noted = Batch(folder=Path(config.hydra.sweep.dir), report=config.report, sweep=True)
 
 
+class ComposeError(Exception):
+    """A configuration that can't be composed as asked, in one line."""
+
+
+def composed(overrides: Sequence[str]) -> Config:
+    """The configuration of one run, for a command that is none of Hydra's own.
+
+    Raises:
+        ComposeError: what can't be composed as asked.
+    """
+    register()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config = checked(compose("config", list(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ComposeError(f"{one_line(error)}; `replay --cfg job` shows every setting") from error
+    except ValueError as error:
+        raise ComposeError(misnamed_choice(overrides) or str(error)) from error
+    if wrong := unused_option(overrides, config.engine):
+        raise ComposeError(wrong)
+    return config
+
+
+def one_line(error: BaseException) -> str:
+    """Hydra's message, and the reason below it, without what only helps its developers."""
+    noise = (
+        "full_key:",
+        "object_type=",
+        "reference_type=",
+        "Config search path",
+        "provider=",
+        "To append to",
+        "See http",
+    )
+    lines = [line.strip() for line in str(error).splitlines()]
+    if error.__cause__:
+        lines += [line for line in str(error.__cause__).splitlines()[:1] if line not in lines]
+    return "; ".join(line.rstrip(".") for line in lines if line and not line.startswith(noise)).replace(":; ", ": ")
+
+
+def each_engine(overrides: Sequence[str]) -> dict[str, Config]:
+    """The configuration with each engine there is: composed once where no word is about the engine itself.
+
+    Raises:
+        ComposeError: as ``composed``.
+    """
+    names = choices("engine")
+    if any("engine" in word.partition("=")[0] for word in overrides):
+        return {name: composed([f"engine={name}", *overrides]) for name in names}
+    first = composed(overrides)
+    found = {}
+    for name in names:
+        settings = OmegaConf.merge(OmegaConf.structured(EngineSettings), OmegaConf.load(CONF / f"engine/{name}.yaml"))
+        tree: Any = OmegaConf.to_object(OmegaConf.create({"engine": settings, "hardware": asdict(first.hardware)}))
+        engine = replace(tree["engine"], launch=first.launch or tree["engine"].launch)
+        found[name] = replace(first, engine=as_launched(engine))
+    return found
+
+
+def choices(group: str) -> list[str]:
+    """Names of the files of a group, those in folders below it left out."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def arguments(command: Sequence[str]) -> list[str]:
+    """A command without its program, for an image whose entry point is that program."""
+    return list(command)[1:]
+
+
 def register() -> None:
-    """Make the schema and the folder names known to Hydra."""
+    """Make the schema, the folder names, and what files in ``conf/`` compute known to Hydra."""
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("row_folder", row_folder, replace=True)
+    OmegaConf.register_new_resolver("usable_cores", usable_cores, replace=True)
+    OmegaConf.register_new_resolver("arguments", arguments, replace=True)

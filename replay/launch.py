@@ -1,20 +1,24 @@
 """Brings an engine to the point where a measured turn may be sent."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from engines.attach import AttachedServer
-from engines.base import EngineError, ForcedRequest
+from engines.base import EngineError, ForcedRequest, Forcing, Reply
 from engines.client import EngineClient
+from engines.container.server import ContainerServer
 from engines.dialects.registry import dialect
 from engines.forcing.registry import forcing
-from engines.forcing.self_test import self_test
+from engines.forcing.self_test import ENDS, self_test
 from engines.process import ProcessServer
+from engines.served_model import served_model
 from engines.server import Server
 from engines.settings import EngineSettings
+from engines.state import Lesson, keeps_state, note_lesson, prepare_state
 from replay.model import Model
 from replay.progress import Progress
 from workloads.load import Workload
@@ -79,39 +83,76 @@ async def running(
 async def _started(
     settings: EngineSettings, model: Model, workload: Workload, folder: Path, progress: Progress, prefix: str
 ) -> AsyncIterator[Engine]:
+    state = prepare_state(settings, folder) if keeps_state(settings) else None
     force = forcing(settings, folder)
     try:
-        server = _server(settings, model, folder, force.environment())
+        server = _server(settings, model, folder, force)
         try:
             progress.step(f"{prefix} · starting the engine")
             await server.start()
-            async with EngineClient(
-                server.url,
-                dialect(settings.dialect),
-                force,
-                request_timeout_s=settings.request_timeout_s,
-                stall_timeout_s=settings.stall_timeout_s,
+            async with WatchedClient(
+                server, settings, force, model=await served_model(settings, server.url)
             ) as client:
                 try:
                     progress.step(f"{prefix} · checking that it emits forced tokens")
-                    await self_test(client, vocab_size=model.vocab_size or workload.vocab_size)
+                    await self_test(client, model.vocab_size or workload.vocab_size, ends=_ends(workload))
                     progress.step(f"{prefix} · warming up")
                     await client.turn(warm_up(workload))
                 except EngineError as error:
-                    if not await _dies(server):
+                    if not await dies(server):
                         raise
                     said = "\n".join(server.log_tail())
-                    message = f"the engine died at its first requests; its last log lines:\n{said}"
+                    how = await server.ended()
+                    message = f"the engine died at its first requests ({how}); its last log lines:\n{said}"
                     raise EngineError(message, kind="start") from error
                 yield Engine(server, client, settings.health)
         finally:
             progress.step(f"{prefix} · stopping the engine")
             await server.stop()
+            if state is not None:
+                note_lesson(state, _lesson(settings, workload))
     finally:
         force.close()
 
 
-async def _dies(server: Server) -> bool:
+def _ends(workload: Workload) -> list[int]:
+    """What the recorded answers end with: the model's end tokens, the most frequent ones."""
+    last = Counter(turn.output_ids[-1] for session in workload.sessions for turn in session.turns)
+    return [id_ for id_, _ in last.most_common(ENDS)]
+
+
+def _lesson(settings: EngineSettings, workload: Workload) -> Lesson:
+    return Lesson(
+        engine=settings.name, workload=workload.name, workload_hash=workload.content_hash, split=workload.split
+    )
+
+
+class WatchedClient(EngineClient):
+    """Says of a connection that broke off how its server ended, if it did."""
+
+    def __init__(self, server: Server, settings: EngineSettings, force: Forcing, *, model: str | None) -> None:
+        super().__init__(
+            server.url,
+            dialect(settings.dialect),
+            force,
+            request_timeout_s=settings.request_timeout_s,
+            stall_timeout_s=settings.stall_timeout_s,
+            model=model,
+        )
+        self._server, self._health = server, settings.health
+
+    async def turn(self, request: ForcedRequest) -> Reply:
+        try:
+            return await super().turn(request)
+        except EngineError as error:
+            if error.kind not in ("cut", "unreachable") or await self.healthy(self._health):
+                raise
+            if not await dies(self._server) or (how := await self._server.ended()) is None:
+                raise
+            raise EngineError(f"the engine died ({how}): {error}", kind=error.kind) from error
+
+
+async def dies(server: Server) -> bool:
     """Whether the engine is gone, or is so within half a second: its connections break before it is."""
     for _ in range(10):
         if not server.alive():
@@ -120,12 +161,16 @@ async def _dies(server: Server) -> bool:
     return False
 
 
-def _server(settings: EngineSettings, model: Model, folder: Path, variables: dict[str, str]) -> Server:
+def _server(settings: EngineSettings, model: Model, folder: Path, force: Forcing) -> Server:
     if settings.launch == "attach":
         return AttachedServer(settings)
     if settings.launch == "process":
-        return ProcessServer(settings, model=model.file, folder=folder, environment=variables)
-    raise EngineError(f"engine.launch={settings.launch} is not known; set process or attach")
+        return ProcessServer(settings, model=model.file, folder=folder, environment=force.environment())
+    if settings.launch == "container":
+        return ContainerServer(
+            settings, model=model.file, folder=folder, environment=force.environment(), mounts=force.mounts()
+        )
+    raise EngineError(f"engine.launch={settings.launch} is not known; set process, container or attach")
 
 
 def warm_up(workload: Workload) -> ForcedRequest:

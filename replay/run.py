@@ -10,7 +10,9 @@ from typing import Any
 import uvloop
 
 from engines.base import EngineError
+from engines.forcing.registry import note
 from engines.settings import EngineSettings
+from engines.state import check_state
 from replay import comparability, environment, order, pacing, pressure
 from replay.attempts import Attempt, Queue
 from replay.inputs import inputs
@@ -67,8 +69,12 @@ class Run:
     def __post_init__(self) -> None:
         if self.on_failure not in ("continue", "stop"):
             raise EngineError(f"on_failure={self.on_failure} is not known; set continue or stop")
-        if self.retries < 0:
-            raise EngineError(f"retries={self.retries} is negative; set 0 or more")
+        for name in ("retries", "repeat"):
+            if (number := getattr(self, name)) < 0:
+                raise EngineError(f"{name}={number} is negative; set 0 or more")
+        if self.engine.cache_block_tokens < 1:
+            raise EngineError(f"engine.cache_block_tokens={self.engine.cache_block_tokens} is no size; set 1 or more")
+        check_state(self.engine)
         pacing.check(self.arrival, self.engine)
         order.check(self.order)
         pressure.check(self.pressure)
@@ -234,7 +240,7 @@ def _result(run: Run, outcome: Outcome) -> dict[str, Any]:
         "engine": {
             "name": run.engine.name,
             "label": run.engine.label,
-            "note": run.engine.note,
+            "note": note(run.engine),
             "settings": asdict(run.engine),
             "server": outcome.server,
         },
@@ -267,6 +273,7 @@ def _result(run: Run, outcome: Outcome) -> dict[str, Any]:
                 expected_sessions=len(workload.sessions) if workload else 0,
                 warmed_up=outcome.warmed_up,
                 losses=workload.losses if workload else {},
+                cache_block_tokens=run.engine.cache_block_tokens,
                 observed=outcome.observed,
             )
         ]

@@ -4,10 +4,12 @@ import asyncio
 import signal
 import threading
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
-async def until_terminated(work: Coroutine[Any, Any, None]) -> None:
+async def until_terminated(work: Coroutine[Any, Any, T]) -> T:
     """Await ``work``; the first SIGTERM cancels it, so that it can clean up, as ``asyncio`` does for Ctrl-C.
 
     A Python handler that raises would do so wherever the loop just is; inside a transport's callback uvloop logs what
@@ -18,8 +20,7 @@ async def until_terminated(work: Coroutine[Any, Any, None]) -> None:
     """
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
-        await work
-        return
+        return await work
     task = asyncio.ensure_future(work)
     terminated = False
 
@@ -32,7 +33,7 @@ async def until_terminated(work: Coroutine[Any, Any, None]) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop)
     try:
-        await task
+        return await task
     except asyncio.CancelledError:
         if terminated:
             raise SystemExit(128 + signal.SIGTERM) from None

@@ -41,6 +41,8 @@ class Workload:
     """What was left out or could not be restored, by reason."""
     vocab_size: int
     """Of the tokenizer; every id is below it."""
+    split: str | None = None
+    """Which part of a split its sessions are, as their session file or their preset says."""
 
 
 def load(
@@ -70,7 +72,23 @@ def load(
         content_hash=store.content_hash(found),
         losses=tally.all_losses(),
         vocab_size=renderer.vocab_size,
+        split=split_of(settings),
     )
+
+
+def split_of(settings: WorkloadSettings) -> str | None:
+    """Which part of a split the settings name; None where nothing says so.
+
+    Raises:
+        WorkloadError: a session file that can't be read.
+    """
+    from workloads import store
+    from workloads.split import SPLITS
+
+    if settings.format == "sessions":
+        return store.header(_path(settings)).split
+    part = (settings.preset or "").rpartition("_")[2].replace("heldout", "held_out")
+    return part if settings.format == "synthetic" and part in SPLITS else None
 
 
 def renderer_of(settings: WorkloadSettings, tokenizer: Path) -> "Renderer":

@@ -82,10 +82,14 @@ def _tokens(told: Told, known: int, running: int | None) -> int:
 
 def _report(usage: Mapping[str, Any], timings: Mapping[str, Any]) -> ServerReport:
     details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    told = details.get("cached_tokens") if isinstance(details, dict) else None
+    cached = count(told if told is not None else timings.get("cached_n", timings.get("cache_n")))
+    prompt, prefilled = count(usage.get("prompt_tokens")), count(timings.get("prompt_n"))
+    if prefilled is None and prompt is not None and cached is not None:
+        prefilled = prompt - cached
     return ServerReport(
-        cached_tokens=count(cached if cached is not None else timings.get("cached_n", timings.get("cache_n"))),
-        prefilled_tokens=count(timings.get("prompt_n")),
+        cached_tokens=cached,
+        prefilled_tokens=prefilled,
         generated_tokens=count(usage.get("completion_tokens", timings.get("predicted_n"))),
         prefill_s=seconds(timings.get("prompt_ms")),
         decode_s=seconds(timings.get("predicted_ms")),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from engines.fake.streams import Part, Shape, Stream, event
+from engines.fake.token_wires import SgLang, Vllm
 from engines.fake.wires import DONE, Chat, Completions, Wire
 
 
@@ -115,6 +116,25 @@ def _running_usage(plain: Stream, wire: Wire) -> Stream:
     return _bundles(plain, replace(wire, ids=False, running_usage=True))
 
 
+def _cumulative(plain: Stream, wire: Wire) -> Stream:
+    """Each event repeats all ids so far: SGLang unless it is told otherwise."""
+    so_far: list[int] = []
+    parts = []
+    for part in plain.parts:
+        so_far += part.ids
+        parts.append(replace(part, data=event(wire.tokens(so_far, len(so_far)))))
+    assert isinstance(wire, SgLang)
+    return replace(plain, parts=tuple(parts), tail=(wire.finishing(so_far, len(so_far)), DONE))
+
+
+def _finish_with_last(plain: Stream, wire: Wire) -> Stream:
+    """The last token's event is the finish too."""
+    assert isinstance(wire, SgLang | Vllm)
+    last = plain.parts[-1]
+    finishing = replace(last, data=event(wire.finishing(last.ids, len(plain.parts))))
+    return replace(plain, parts=(*plain.parts[:-1], finishing), tail=plain.tail[1:])
+
+
 def _in_field(field: str) -> Shape:
     def told(plain: Stream, wire: Wire) -> Stream:
         assert isinstance(wire, Chat)
@@ -154,3 +174,8 @@ TEXT_SHAPES: dict[str, Shape] = {
 """Where a server may leave out the ids."""
 
 CHAT_SHAPES: dict[str, Shape] = {name: _in_field(name) for name in ("reasoning", "reasoning_content", "tool_calls")}
+
+FINISH_SHAPES: dict[str, Shape] = {"finish_with_last": _finish_with_last}
+"""Where tokens may come with the finish."""
+
+SGLANG_SHAPES: dict[str, Shape] = FINISH_SHAPES | {"cumulative": _cumulative}

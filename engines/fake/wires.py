@@ -64,15 +64,17 @@ class Completions:
         return self._chunk(choices=[self._choice([], reason)])
 
     def usage(self, generated: int) -> Payload:
-        usage = {
+        new = self.prompt_tokens - self.cached_tokens
+        timings = {"cached_n": self.cached_tokens, "prompt_n": new, "predicted_n": generated}
+        return self._chunk(choices=[], usage=self._counts(generated), timings=timings)
+
+    def _counts(self, generated: int) -> Payload:
+        return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": generated,
             "total_tokens": self.prompt_tokens + generated,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
-        new = self.prompt_tokens - self.cached_tokens
-        timings = {"cached_n": self.cached_tokens, "prompt_n": new, "predicted_n": generated}
-        return self._chunk(choices=[], usage=usage, timings=timings)
 
     def tail(self, generated: int) -> tuple[Payload | bytes, ...]:
         return self.finish(generated), self.usage(generated), DONE

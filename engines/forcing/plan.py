@@ -1,4 +1,4 @@
-"""The file that the harness and the preloaded library share: what to force, and what the server did."""
+"""The file that the harness shares with the code that it loads into a server: what to force, and what it did."""
 
 import contextlib
 import fcntl
@@ -12,8 +12,8 @@ from pathlib import Path
 
 _MAGIC = 0x3143524F  # shim.c reads the same
 _HEADER_BYTES = 64
-_ARMED, _FIRST, _END, _PID, _BATCHES, _FETCHES, _FORCED = range(2, 9)
-"""The header's 32-bit fields behind magic and capacity, as shim.c lays them out."""
+_ARMED, _FIRST, _END, _PID, _BATCHES, _FETCHES, _FORCED, _TURN = range(2, 10)
+"""The header's 32-bit fields behind magic and capacity, as shim.c and hooks/ostinato_forcing.py lay them out."""
 
 _PREFIX = "ostinato-force-"
 _MAKING_S = 60.0
@@ -63,12 +63,13 @@ class Plan:
         self._chosen[:end] = unknown
         self._chosen_ns[first:end] = array("q", bytes(8 * len(output_ids)))
         self._header[_FIRST], self._header[_END] = first, end
+        self._header[_TURN] = (self._header[_TURN] + 1) % (1 << 32)
         # Published by this store; the request that follows goes through the kernel, which orders it for any CPU.
         self._header[_ARMED] = 1
 
     @property
     def pid(self) -> int | None:
-        """The process that loaded the library; None while none has."""
+        """The process that loaded the library or the hook; None while none has."""
         return self._header[_PID] or None
 
     @property

@@ -1,29 +1,33 @@
 """Asks an engine that was just started to emit tokens it would never choose."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from engines.base import EngineError, ForcedRequest
 from engines.client import EngineClient
 
+ENDS = 2
 _PROMPT = 24
 _BODY = 24
 
 
-async def self_test(client: EngineClient, vocab_size: int) -> None:
-    """Force ordinary, special, byte-fragment and random ids and require exactly them back.
+async def self_test(client: EngineClient, vocab_size: int, ends: Sequence[int] = ()) -> None:
+    """Force ordinary, special, end, byte-fragment and random ids and require exactly them back.
+
+    Args:
+        ends: ids that answers end with, at which a server stops by itself; the first ``ENDS`` are forced.
 
     Raises:
         EngineError: the engine's own, or that it does not emit what it is told to.
     """
-    for request in probes(vocab_size):
+    for request in probes(vocab_size, ends):
         try:
             await client.turn(request)
         except EngineError as error:
             raise EngineError(f"self-test of forced tokens failed: {error}", kind=error.kind) from error
 
 
-def probes(vocab_size: int) -> Iterator[ForcedRequest]:
+def probes(vocab_size: int, ends: Sequence[int] = ()) -> Iterator[ForcedRequest]:
     """Requests that together reach every kind of id; the same for the same vocabulary.
 
     Special tokens stand at a vocabulary's ends, and some servers end an answer at one of them: such ids are forced
@@ -37,7 +41,9 @@ def probes(vocab_size: int) -> Iterator[ForcedRequest]:
     prompt = tuple(draw.choices(ordinary, k=_PROMPT))
     body = draw.choices(ordinary, k=_BODY)
     body[4:6] = draw.choices(fragments, k=2)
-    last = (0, 1, 2, 3, vocab_size - 1, draw.randrange(vocab_size), draw.choice(fragments))
+    # As many requests whatever the ends are, so that it is known which of an engine's requests is the first turn.
+    ends = (*ends, 4, 5)[:ENDS]
+    last = (0, 1, 2, 3, *ends, vocab_size - 1, draw.randrange(vocab_size), draw.choice(fragments))
     yield ForcedRequest(prompt_ids=prompt, output_ids=tuple(body))
     prompt += tuple(body)
     for id_ in last:

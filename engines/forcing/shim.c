@@ -32,7 +32,8 @@ typedef struct {
     uint32_t first, end;    /* force positions first <= p < end; first is the prompt's length */
     _Atomic uint32_t pid;   /* the process that loaded this library */
     _Atomic uint32_t batches, fetches, forced;
-    uint32_t unused[7];
+    uint32_t turn;          /* counts requests; read by the Python hooks alone */
+    uint32_t unused[6];
 } header_t;
 _Static_assert(sizeof(header_t) == 64, "plan.py counts on 64 bytes");
 
@@ -146,6 +147,62 @@ int32_t llama_get_sampled_token_ith(void *ctx, int32_t i) {
     int32_t id = real(ctx, i);
     int32_t p = id >= 0 ? deciding(ctx, i) : -1;
     return p >= 0 ? force(p) : id;
+}
+
+/* A chain that the device could run only in part leaves candidates for the rest of it: ids, logits and perhaps
+ * probabilities, in one order. The candidates may be few and lack the recorded token: then it takes the first one's
+ * place. They may also be the whole vocabulary, in an array that libllama keeps: then nothing of it is written over. */
+int32_t *llama_get_sampled_candidates_ith(void *ctx, int32_t i);
+float *llama_get_sampled_logits_ith(void *ctx, int32_t i);
+float *llama_get_sampled_probs_ith(void *ctx, int32_t i);
+uint32_t llama_get_sampled_logits_count_ith(void *ctx, int32_t i);
+
+static uint32_t candidate_count(void *ctx, int32_t i) {
+    REAL(llama_get_sampled_logits_count_ith)
+    return real(ctx, i);
+}
+
+static int32_t *candidates(void *ctx, int32_t i) {
+    REAL(llama_get_sampled_candidates_ith)
+    return real(ctx, i);
+}
+
+static float *candidate_logits(void *ctx, int32_t i) {
+    REAL(llama_get_sampled_logits_ith)
+    return real(ctx, i);
+}
+
+static float *candidate_probs(void *ctx, int32_t i) {
+    REAL(llama_get_sampled_probs_ith)
+    return real(ctx, i);
+}
+
+static void force_candidates(void *ctx, int32_t i) {
+    float *logits = candidate_logits(ctx, i), *probs = candidate_probs(ctx, i);
+    int32_t *ids = candidates(ctx, i), p = logits && ids ? deciding(ctx, i) : -1;
+    uint32_t n = p >= 0 ? candidate_count(ctx, i) : 0, k = 0;
+    if (!n) return;
+    int32_t id = force(p);
+    if ((uint32_t)id < n && ids[id] == id) k = id;
+    else while (k < n && ids[k] != id) k++;
+    if (k == n) ids[k = 0] = id;
+    logits[k] = 1e9f;
+    if (probs) memset(probs, 0, n * sizeof *probs), probs[k] = 1;
+}
+
+int32_t *llama_get_sampled_candidates_ith(void *ctx, int32_t i) {
+    force_candidates(ctx, i);
+    return candidates(ctx, i);
+}
+
+float *llama_get_sampled_logits_ith(void *ctx, int32_t i) {
+    force_candidates(ctx, i);
+    return candidate_logits(ctx, i);
+}
+
+float *llama_get_sampled_probs_ith(void *ctx, int32_t i) {
+    force_candidates(ctx, i);
+    return candidate_probs(ctx, i);
 }
 
 /* The server's word on what it took. Prompt tokens are accepted too, but no choice is pending then. */

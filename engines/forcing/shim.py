@@ -1,19 +1,19 @@
 """Forcing from outside: a preloaded library decides each token of an unmodified llama.cpp-family server."""
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from engines.base import Answer, EngineError, ForcedRequest
+from engines.base import Answer, EngineError, ForcedRequest, Mount
 from engines.binary import find
 from engines.forcing.compiled import check_dynamic, library
-from engines.forcing.plan import Plan
+from engines.forcing.planned import PlannedForcing
 from engines.forcing.verdict import check, check_count
 from engines.settings import EngineSettings
 
 
-class ShimForcing:
-    """One request at a time: the server runs with one slot (``-np 1``).
+class ShimForcing(PlannedForcing):
+    """For servers of the llama.cpp family, run with one slot (``-np 1``).
 
     Raises:
         EngineError: no compiler, a static build, or a server that somebody else starts.
@@ -22,41 +22,29 @@ class ShimForcing:
     name = "shim"
 
     def __init__(self, settings: EngineSettings, folder: Path) -> None:
-        if settings.launch != "process":
+        if settings.launch == "attach":
             raise EngineError(
-                "engine.forcing=shim needs engine.launch=process, as the library is loaded when the server starts; "
-                "set engine.forcing=field for a running server that takes forced_tokens"
+                "engine.forcing=shim needs engine.launch=process or container, as the library is loaded when the "
+                "server starts; set engine.forcing=field for a running server that takes forced_tokens, or one_token"
             )
-        command = settings.binary or (settings.command[0] if settings.command else "")
-        if found := find(command):
-            check_dynamic(found, settings.env)
-        self._context = settings.context
+        if settings.launch == "process":
+            command = settings.binary or (settings.command[0] if settings.command else "")
+            if found := find(command):
+                check_dynamic(found, settings.env)
         compiled = library()
-        self._plan = Plan(settings.context, folder)
-        # The loader splits LD_PRELOAD at blanks and colons, which the cache's path may have and this link's has not.
+        super().__init__(settings, folder)
+        # The loader splits LD_PRELOAD at blanks and colons, which the cache's path may have; this folder's has none.
         self._library = self._plan.folder / "force.so"
-        self._library.symlink_to(compiled)
+        if settings.launch == "process":
+            self._library.symlink_to(compiled)
+        else:  # a container sees this folder only
+            shutil.copyfile(compiled, self._library)
 
     def environment(self) -> dict[str, str]:
         return {"LD_PRELOAD": str(self._library), "OSTINATO_FORCE_PLAN": str(self._plan.path)}
 
-    def fields(self, request: ForcedRequest) -> dict[str, Any]:  # noqa: ARG002
-        return {}
-
-    def arm(self, request: ForcedRequest) -> None:
-        """Write down what to force.
-
-        Raises:
-            EngineError: ``context`` when the turn is longer than the engine's context.
-        """
-        total = len(request.prompt_ids) + len(request.output_ids)
-        if total > self._context:
-            raise EngineError(
-                f"the turn holds {total} tokens and the engine's context {self._context}; "
-                f"set engine.context={total} or more, or replay shorter sessions",
-                kind="context",
-            )
-        self._plan.arm(len(request.prompt_ids), request.output_ids)
+    def mounts(self) -> tuple[Mount, ...]:
+        return Mount(path=self._library), Mount(path=self._plan.path, writable=True)
 
     def verify(self, request: ForcedRequest, answer: Answer) -> tuple[str, tuple[int, ...] | None]:
         """Check inside the server: what its sampler chose and what it fed back to the model.
@@ -87,15 +75,13 @@ class ShimForcing:
             )
         return "shim", tuple(stamps)
 
-    def close(self) -> None:
-        self._plan.close()
-
     def _check_reached(self, produced: int) -> None:
         """Tell a library that does nothing from a server that does something else."""
         if self._plan.pid is None:
             raise EngineError(
-                "the server did not load the forcing library; start its program itself (no setuid, no container) "
-                "as engine.command"
+                "the server did not load the forcing library; start its program itself (no setuid program, no script "
+                "that clears LD_PRELOAD) as engine.command; in a container its libc must not be older than the one "
+                "that the library was compiled with: server.log says so"
             )
         if produced and not self._plan.forced:
             why = (

@@ -1,8 +1,8 @@
-"""Were exactly the recorded tokens produced?"""
+"""Can exactly the recorded tokens be produced, and were they?"""
 
 from collections.abc import Sequence
 
-from engines.base import EngineError
+from engines.base import EngineError, ForcedRequest
 
 
 def check(expected: Sequence[int], got: Sequence[int]) -> None:
@@ -43,4 +43,15 @@ def check_count(expected: Sequence[int], produced: int) -> None:
         raise EngineError(
             f"the server produced {produced} tokens where {len(expected)} were forced; it does not heed its limit",
             kind="wrong_tokens",
+        )
+
+
+def check_fits(request: ForcedRequest, context: int) -> None:
+    """Raises EngineError (``context``) for a turn that is longer than the engine's context."""
+    total = len(request.prompt_ids) + len(request.output_ids)
+    if total > context:
+        raise EngineError(
+            f"the turn holds {total} tokens and the engine's context {context}; "
+            f"set engine.context={total} or more, or replay shorter sessions",
+            kind="context",
         )

@@ -15,6 +15,7 @@ import yaml
 from engines.base import EngineError, ForcedRequest, Reply
 from engines.client import EngineClient
 from engines.dialects.llamacpp import LlamaCpp
+from engines.forcing.one_token import OneToken
 from engines.forcing.self_test import self_test
 from engines.forcing.shim import ShimForcing
 from engines.process import ProcessServer
@@ -157,6 +158,25 @@ async def test_an_end_token_inside_a_recorded_answer_does_not_end_it(settings, m
             reply = await client.turn(ForcedRequest(prompt_ids=(400, 401), output_ids=output))
             assert reply.report.generated_tokens == len(output)
             assert reply.report.extra["stop_type"] == ("eos" if output[-1] == END else "limit")
+
+
+async def test_one_request_a_token_computes_the_same_session_without_any_forcing(settings, model, tmp_path) -> None:
+    server = ProcessServer(settings, model=model, folder=tmp_path, environment={})
+    try:
+        await server.start()
+        async with EngineClient(
+            server.url, LlamaCpp(), OneToken(), request_timeout_s=60, stall_timeout_s=30
+        ) as client:
+            known = 0
+            for request in session(2):
+                reply = await client.turn(request)
+                assert reply.verified_by == "prompts"
+                assert [chunk.n_tokens for chunk in reply.chunks] == [1] * len(request.output_ids)
+                # The last token of a turn was never sent: the next turn computes it with its new tokens.
+                assert reply.report.prefilled_tokens == len(request.prompt_ids) - max(known - 1, 0)
+                known = len(request.prompt_ids) + len(request.output_ids)
+    finally:
+        await server.stop()
 
 
 class Unasked(LlamaCpp):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from replay.cli import main
+from replay.engines_cli import main as engines_main
 from replay.record import RESULT_FILE
 
 
@@ -40,6 +41,24 @@ def replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         monkeypatch.setattr(sys, "argv", ["replay", *arguments])
         with pytest.raises(SystemExit) as stop:
             main()
+        captured = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return Done(stop.value.code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """``engines("doctor", …)`` in ``tmp_path``, on a wide terminal without a Docker daemon."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OSTINATO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+
+    def run(*arguments: str) -> Done:
+        with pytest.raises(SystemExit) as stop:
+            engines_main(arguments)
         captured = capsys.readouterr()
         assert isinstance(stop.value.code, int)
         return Done(stop.value.code, captured.out, captured.err)

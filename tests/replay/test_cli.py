@@ -115,15 +115,23 @@ def test_a_session_that_fails_for_good_ends_with_1(replay: Command, fake: Fake, 
     [
         (["engine.colour=red"], "Key 'colour' not in 'EngineSettings'"),
         (["+engine.colour=red"], "Key 'colour' not in 'EngineSettings'"),
-        (["engine=vroom"], "Available options in 'engine': fake"),
+        (["engine=vroom"], "Available options in 'engine': atsinfer"),
         (["engine.port=high"], "Value 'high' of type 'str' could not be converted to Integer"),
         (["engine"], "Error parsing override 'engine'"),
         (["on_failure=panic"], "set continue or stop"),
         (["workload=tau2", "workload.path=nowhere.json"], "nowhere.json"),
-        (["engine.command=[/no/such/server]"], "/no/such/server"),
+        (["engine.command=[/no/such/server,'{decode_ms}']"], "/no/such/server"),
         (["engine.context=10"], "set engine.context="),
         (["engine.port=99999"], "engine.port=99999 is no port; set 1 to 65535"),
-        (["engine=7"], "engine=7 names no engine; choose one of fake, "),
+        (["engine=7"], "engine=7 names no engine; choose one of atsinfer, "),
+        (
+            ["+engine.options.delay=5"],
+            "engine.options.delay: nothing of engine fake uses it; its options are decode_ms",
+        ),
+        (["repeat=-1"], "repeat=-1 is negative; set 0 or more"),
+        (["engine.cache_block_tokens=0"], "engine.cache_block_tokens=0 is no size; set 1 or more"),
+        (["engine.state=lukewarm"], "engine.state=lukewarm is not known; set cold or warm:FOLDER"),
+        (["engine.state=warm:nowhere"], "engine fake keeps nothing beyond a run"),
         (["+experiment=7"], "+experiment=7 names no experiment; choose one of "),
         (["results=/dev/null/x"], "(Not a directory); set results="),
         (["report=nope.x"], "report=nope.x: No module named 'nope'; name a function"),
@@ -151,7 +159,7 @@ def test_bad_input_of_every_run_of_a_sweep_leaves_nothing(replay: Command, fake:
 def test_an_unknown_engine_in_a_sweep_starts_none(replay: Command, fake: Fake, tmp_path: Path) -> None:
     done = replay("-m", *fake(), "engine=fake,vroom")
     assert done.code == 2
-    assert "Available options in 'engine': fake" in done.complaint
+    assert "Available options in 'engine': atsinfer" in done.complaint
     assert not list(tmp_path.iterdir())
 
 
@@ -167,7 +175,7 @@ def test_other_tokens_than_forced_are_found_before_the_first_turn(
 def test_an_engine_that_dies_at_its_start_is_quoted_and_its_log_kept(
     replay: Command, fake: Fake, tmp_path: Path
 ) -> None:
-    done = replay(*fake(), """engine.command=['{python}','-c','print("no luck"); exit(3)']""")
+    done = replay(*fake(), """engine.command=['{python}','-c','print("no luck"); exit(3)','{decode_ms}']""")
     assert done.code == 2
     assert "exit code 3" in done.complaint
     assert "no luck" in done.err

@@ -11,22 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines import sse
-from engines.base import Answer, EngineError, Event
+from engines.base import Answer, EngineError, Event, ForcedRequest
 from engines.dialects.registry import dialect
-from engines.fake.asked import PATHS, Asked
+from engines.fake.asked import Asked, kind_of
 from engines.fake.catalogue import STREAMS, faults, shapes
 from engines.fake.shapes import TEXT_SHAPES
 from engines.fake.streams import event, stream
 
-DIALECTS = ("ostinato", "openai", "openai_chat", "llamacpp")
+DIALECTS = ("ostinato", "openai", "openai_chat", "llamacpp", "sglang", "vllm", "freetoken")
 IDS = (5, 17, 3, 250, 99, 4, 8)
 
 
 def pieces(name: str, shape: str) -> list[tuple[bytes, tuple[int, ...]]]:
     """What the fake engine sends without HTTP's framing: each write, and the tokens that are whole with it."""
-    path = dialect(name).path
-    assert path in PATHS
-    asked = Asked(path=path, prompt_ids=(1, 2), output_ids=IDS, ids=True, stream=shape)
+    spoken = dialect(name)
+    kind = kind_of(spoken.path, spoken.body(ForcedRequest(prompt_ids=(1, 2), output_ids=IDS)).get("prompt"))
+    asked = Asked(kind=kind, prompt_ids=(1, 2), output_ids=IDS, ids=True, stream=shape)
     wire = asked.wire(number=1, cached_tokens=0)
     answer = STREAMS[shape](stream(wire, IDS, first_due_s=0.0, decode_s=0.0), wire)
     tail = [entry for entry in answer.tail if not isinstance(entry, float)]
@@ -97,7 +97,7 @@ def test_random_bytes_raise_nothing_but_engine_error(name: str, parts: list[byte
 FIELDS = (
     "choices", "delta", "content", "reasoning", "tool_calls", "function", "arguments", "text", "token_ids",
     "finish_reason", "usage", "prompt_tokens_details", "completion_tokens", "timings", "prompt_ms", "error", "object",
-    "tokens", "tokens_predicted", "stop",
+    "tokens", "tokens_predicted", "stop", "output_ids", "meta_info", "completion_tokens", "type",
 )  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -106,15 +106,23 @@ JSON = st.recursive(
     ),
     max_leaves=12,
 )
+MARK = st.sampled_from(["\0id:5", "\0prompt:9:4", "\0id:5\0id:6", "\0id:", "\0prompt:1"])
 EVENT = st.fixed_dictionaries(
     {},
     optional={
         "choices": st.lists(
-            st.fixed_dictionaries({}, optional=dict.fromkeys(("delta", "text", "token_ids", "finish_reason"), JSON)),
+            st.fixed_dictionaries(
+                {}, optional=dict.fromkeys(("delta", "text", "token_ids", "finish_reason"), JSON | MARK)
+            ),
             max_size=2,
         ),
         "tokens": st.lists(st.integers(0, 9), max_size=3) | JSON,
         "stop": st.booleans(),
+        "output_ids": st.lists(st.integers(0, 9), max_size=3) | JSON,
+        "meta_info": st.fixed_dictionaries(
+            {}, optional={"completion_tokens": st.integers(0, 9), "finish_reason": JSON}
+        )
+        | JSON,
         **dict.fromkeys(("usage", "timings", "error", "object", "tokens_predicted"), JSON),
     },
 )

@@ -3,6 +3,9 @@ from pathlib import Path
 import pytest
 
 from engines.base import Answer, Chunk, EngineError, ForcedRequest, ServerReport
+from engines.client import EngineClient
+from engines.dialects.registry import dialect
+from engines.fake.server import FakeSettings, in_thread
 from engines.forcing.registry import forcing
 from engines.settings import EngineSettings
 
@@ -55,10 +58,30 @@ def test_other_tokens_than_the_recorded_are_refused(tmp_path: Path, given: Answe
 
 
 def test_an_unknown_way_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"engine\.forcing: there is no 'grammar'; choose one of field, shim, none"):
+    with pytest.raises(
+        EngineError, match=r"engine\.forcing: there is no 'grammar'; choose one of field, hook, none, "
+    ):
         forcing(settings("grammar"), tmp_path)
 
 
 def test_a_server_of_somebody_else_cannot_be_preloaded(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"engine\.forcing=shim needs engine\.launch=process"):
         forcing(settings("shim", launch="attach", url="http://127.0.0.1:1"), tmp_path)
+
+
+@pytest.mark.anyio
+async def test_trace_replay_puts_the_recorded_ids_among_the_sampling_parameters(tmp_path: Path) -> None:
+    force = forcing(settings("trace_replay"), tmp_path)
+    assert force.fields(REQUEST) == {"sampling_params": {"trace_decode_token_ids": (7, 8, 9)}}
+    with in_thread(FakeSettings()) as engine:
+        async with EngineClient(
+            engine.url, dialect("vllm"), force, request_timeout_s=30, stall_timeout_s=30
+        ) as client:
+            reply = await client.turn(REQUEST)  # the dialect's own sampling parameters are there, too
+    assert reply.verified_by == "ids"
+    assert tuple(id_ for chunk in reply.chunks for id_ in chunk.ids) == (7, 8, 9)
+
+
+def test_what_needs_no_files_mounts_none(tmp_path: Path) -> None:
+    for name in "field", "none", "one_token", "trace_replay":
+        assert forcing(settings(name), tmp_path).mounts() == ()

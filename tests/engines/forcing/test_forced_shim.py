@@ -111,6 +111,17 @@ def test_a_turn_longer_than_the_context_names_the_setting(tmp_path: Path) -> Non
 
 
 @needs_compiler
+def test_a_container_sees_the_library_itself_read_only_and_the_plan(tmp_path: Path) -> None:
+    force = ShimForcing(settings(launch="container"), tmp_path)
+    made, plan = force.mounts()
+    assert (made.writable, plan.writable) == (False, True)
+    assert not made.path.is_symlink()
+    assert made.path.read_bytes() == library().read_bytes()
+    assert force.environment() == {"LD_PRELOAD": str(made.path), "OSTINATO_FORCE_PLAN": str(plan.path)}
+    force.close()
+
+
+@needs_compiler
 def test_a_server_that_never_loaded_the_library_is_not_verified(tmp_path: Path) -> None:
     force = ShimForcing(settings(), tmp_path)
     request = ForcedRequest(prompt_ids=(1,), output_ids=(2, 3))
@@ -128,6 +139,8 @@ def test_probes_reach_special_and_partial_ids_and_fit_small_vocabularies() -> No
         lasts = {request.output_ids[-1] for request in requests}
         assert {0, 1, 2, vocab_size - 1} <= lasts
         assert list(probes(vocab_size)) == requests
+    lasts = {request.output_ids[-1] for request in probes(151_936, ends=(151_645, 151_643))}
+    assert {151_645, 151_643} <= lasts
     assert any(160 <= id_ < 255 for request in probes(4096) for id_ in request.output_ids[:-1])
 
 

@@ -1,0 +1,1 @@
+"""``engines doctor``: whether this machine can run an engine, and what would make its numbers doubtful."""
