@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engines.ostinato.backend import BackendError, Interrupted, Prefill
-from engines.ostinato.background import Background
+from engines.ostinato.background import EVERY, Background
 from engines.ostinato.experts import Experts
 from engines.ostinato.forward import Forward
 from engines.ostinato.vocabulary import Vocabulary
@@ -90,15 +90,26 @@ class Engine:
     def decode(self, first_id: int, count: int, forced_ids: Sequence[int] | None) -> Iterator[int]:
         """See ``backend.Decodes``; captured steps where there is a graph."""
         token = first_id
-        steps = self.graph.run(first_id, count, forced_ids, len(self.cached_ids)) if self.graph and count else None
+        graph_steps = (
+            self.graph.run(first_id, count, forced_ids, len(self.cached_ids)) if self.graph and count else None
+        )
+        before = self._uses()
         for i in range(count):
-            if steps is None:
-                choice = self.step(token)
-            else:
-                choice = next(steps)
+            if graph_steps is not None:
+                choice = next(graph_steps)
                 self.cached_ids.append(token)
+            else:
+                if i and i % EVERY == 0 and self.background is not None and not self.background.idle:
+                    uses = self._uses()
+                    self.background.at_boundary(uses[0] - before[0], uses[1] - before[1], EVERY)
+                    before = uses
+                choice = self.step(token)
             yield choice
             token = choice if forced_ids is None else forced_ids[i]
+
+    def _uses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Routes of single steps so far: those that the CPU computed, and all."""
+        return self.experts.cpu_uses_LE.copy(), self.experts.uses_LE.copy()
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Append tokens; the logits after the last one, ``[V]``."""

@@ -48,6 +48,8 @@ class Experts:
         store = pool.store
         self.uses_LE = np.zeros((store.layers, store.experts), np.int64)
         """Routes of single-token passes outside a captured step."""
+        self.cpu_uses_LE = np.zeros_like(self.uses_LE)
+        """Those of them that the CPU computed."""
         self.prefill_uses_LE = np.zeros_like(self.uses_LE)
         """Routes of passes of several tokens."""
         self.cpu_experts = 0
@@ -149,6 +151,7 @@ class Experts:
             self.uploads += self.lru.bring(layer, ids.tolist())
         cold = self.pool.slot_LE[layer, ids] < 0
         n = int(cold.sum())
+        self.cpu_uses_LE[layer, ids[cold]] += 1
         cpu_1D = None
         if n < len(ids):
             device_D = self._hot_one(layer, x_1D, ids_1K, weights_1K, ids, weights, cold)
