@@ -1,21 +1,31 @@
 """Everything a report says, as numbers: one frozen value built from a folder of runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis import stats
-from analysis.compare import TURN_KINDS, Comparison, Medians, choose_baseline, compare_all, medians, session_times
+from analysis.checks import INVALID, Check, checks
+from analysis.compare import (
+    Comparison,
+    Medians,
+    choose_baseline,
+    compare_all,
+    medians,
+    repeated_times,
+    session_times,
+)
 from analysis.pairing import Pairing, finished, pair
+from analysis.paper import Reference
 from analysis.pressure import EnginePressure, engine_pressure
-from analysis.runs import COMPLETE, Run, read_runs
+from analysis.runs import COMPLETE, Run, experiments, read_runs
+from analysis.slices import Slices, slices
 from analysis.stats import Integers
+from analysis.workload import WorkloadSummary, what_was_replayed
 
-INVALID = "invalid"
 SEED = 20_261_129
 """Of the resampling: the same records give the same report, to the byte."""
 
@@ -51,35 +61,6 @@ class EngineSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadSummary:
-    name: str
-    hash: str
-    sessions: int
-    turns: int
-    output_tokens: int
-    turns_by_kind: Mapping[str, int]
-    new_tokens_median: Mapping[str, float]
-    losses: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A validity check of one run; ``advice`` says what to do when it is not ok."""
-
-    engine: str
-    repeat: int | None
-    """None where the run was not repeated."""
-    name: str
-    ok: bool | None
-    """None: could not be told."""
-    value: Any
-    threshold: str
-    severity: str
-    """What it means when it is not ok: ``invalid``, the numbers are wrong; ``warning``, noisy or fewer."""
-    advice: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     folder: Path
     runs: tuple[Run, ...]
@@ -94,6 +75,18 @@ class Summary:
     checks: tuple[Check, ...]
     pressure: tuple[EnginePressure, ...]
     """Of the engines that ran under background load."""
+    slices: Mapping[str, Slices]
+    """Engine → its medians over slices of its turns; an engine that finished no session is not in it."""
+    reference: Reference | None = None
+    """The paper's numbers, where they were asked for: shown beside ours, read by no statistic."""
+    panels: "tuple[Summary, ...]" = ()
+    """Where the runs are of several workloads or models, each measured on several engines: every one by itself. The
+    fields above then hold all runs, and compare nothing."""
+
+    @property
+    def parts(self) -> "tuple[Summary, ...]":
+        """What is compared within itself: the panels, or this summary where there are none."""
+        return self.panels or (self,)
 
     @property
     def interrupted(self) -> tuple[Run, ...]:
@@ -119,7 +112,7 @@ class Summary:
         return next(run.label for run in self.runs if run.key == key)
 
 
-def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
+def summarise(folder: Path, *, baseline: str | None = None, reference: Reference | None = None) -> Summary:
     """Read the runs at or below ``folder`` and compute every number of a report.
 
     Raises:
@@ -127,6 +120,22 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
         AnalysisError: ``baseline`` is no engine of these runs.
     """
     runs = read_runs(folder)
+    groups = experiments(runs)
+    if len(groups) == 1:
+        return replace(_summarise(folder, runs, baseline), reference=reference)
+    panels = tuple(_summarise(folder, group, _known(group, baseline)) for group in groups)
+    if baseline is not None and not any(panel.baseline == baseline for panel in panels):
+        choose_baseline([key for panel in panels for key in panel.pairing.engines], baseline)
+    whole = _summarise(folder, runs, None)
+    unlike = tuple(difference for panel in panels for difference in panel.pairing.differences)
+    return replace(whole, pairing=replace(whole.pairing, differences=unlike), panels=panels, reference=reference)
+
+
+def _known(runs: Sequence[Run], baseline: str | None) -> str | None:
+    return baseline if any(run.key == baseline for run in runs) else None
+
+
+def _summarise(folder: Path, runs: tuple[Run, ...], baseline: str | None) -> Summary:
     pairing = pair(runs)
     chosen = choose_baseline(pairing.engines, baseline) if pairing.engines else None
     comparable = (
@@ -140,7 +149,16 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     if comparable and chosen is not None:
         times = session_times(turns, pairing.sessions)[list(pairing.engines)]
         medians_of = {engine.key: engine.medians for engine in engines}
-        comparisons = compare_all(times, medians_of, chosen, _resample(len(pairing.sessions)), seed=SEED)
+        paired = [run for run in runs if run.key in pairing.engines]
+        comparisons = compare_all(
+            times,
+            medians_of,
+            chosen,
+            _resample(len(pairing.sessions)),
+            seed=SEED,
+            repeated={run.key: repeated_times(run.measured, pairing.sessions) for run in paired},
+            identities={run.key: run.identity for run in paired},
+        )
     return Summary(
         folder=folder,
         runs=runs,
@@ -149,27 +167,18 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
         baseline=chosen if comparable else None,
         comparisons=comparisons,
         engines=engines,
-        workload=_workload(runs),
-        checks=tuple(
-            Check(
-                engine=run.key,
-                repeat=result.get("repeat", 0) if len(run.results) > 1 else None,
-                name=check["name"],
-                ok=check["ok"],
-                value=check.get("value"),
-                threshold=check.get("threshold") or "",
-                severity=check.get("severity") or INVALID,
-                advice=check.get("advice") or "",
-            )
-            for run in runs
-            for result in run.results
-            for check in result["validity"]
-        ),
+        workload=what_was_replayed(runs),
+        checks=checks(runs),
         pressure=tuple(
             found
             for each in zip(runs, counted, sessions, strict=True)
             if (found := engine_pressure(*each, _resample)) is not None
         ),
+        slices={
+            run.key: slices(part, names, _resample(len(names)))
+            for run, part, names in zip(runs, counted, sessions, strict=True)
+            if len(part)
+        },
     )
 
 
@@ -190,7 +199,7 @@ def _engine(run: Run, sessions: Sequence[str], turns: pd.DataFrame) -> EngineSum
         repeats=len(run.folders),
         sessions=len(sessions),
         total_request_s=_total(turns, "stream_s"),
-        medians=medians(turns, sessions, _resample(len(sessions))),
+        medians=medians(turns, sessions, _resample(len(sessions)), np.random.default_rng([SEED, *run.key.encode()])),
         client_prefill_s=_total(turns, "ttft_s"),
         client_decode_s=_total(turns, "decode_s"),
         server_prefill_s=_total(turns, "server_prefill_s"),
@@ -215,21 +224,3 @@ def _total(turns: pd.DataFrame, metric: str) -> float | None:
     if not len(turns) or turns[metric].isna().any():
         return None
     return float(session_times(turns, turns["session_id"].unique().tolist(), metric).to_numpy().sum())
-
-
-def _workload(runs: Sequence[Run]) -> WorkloadSummary:
-    """From the run that got furthest: what it replayed of the recording."""
-    furthest = max(runs, key=lambda run: len(run.turns))
-    turns = furthest.turns[furthest.turns["repeat"] == furthest.turns["repeat"].min()]
-    about = furthest.result["workload"]
-    by_kind = {kind: turns[turns["kind"] == kind] for kind in TURN_KINDS}
-    return WorkloadSummary(
-        name=str(about["name"]),
-        hash=str(about["hash"]),
-        sessions=int(about["sessions"]),
-        turns=int(about["turns"]),
-        output_tokens=int(turns["output_tokens"].sum()),
-        turns_by_kind={kind: len(part) for kind, part in by_kind.items() if len(part)},
-        new_tokens_median={kind: float(part["new_tokens"].median()) for kind, part in by_kind.items() if len(part)},
-        losses=dict(about.get("losses") or {}),
-    )
