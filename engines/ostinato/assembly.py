@@ -13,7 +13,7 @@ from engines.ostinato.cpu.library import open_cpu_experts
 from engines.ostinato.device_branch import DeviceBranch, TorchBranch
 from engines.ostinato.engine import CHUNK, GPU_CHUNK, Engine
 from engines.ostinato.errors import SetupError
-from engines.ostinato.experts import Experts
+from engines.ostinato.experts import Experts, per_token
 from engines.ostinato.forward import OwnKv, TransformersKv, choose
 from engines.ostinato.loading import LoadedModel, load_model
 from engines.ostinato.lru import Lru
@@ -116,7 +116,7 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
     experts.pool = pool
     if policy.miss == "fetch":
         experts.lru = Lru(pool, per_layer=policy.lru_scope == "layer")
-        needed = _per_token(loaded)
+        needed = per_token(loaded.model.config)
         if not all(experts.lru.fits(layer, needed) for layer in range(loaded.store.layers)):
             raise SetupError(
                 f"--placement {policy.name} brings all {needed} experts of a token into slots, of which a layer has "
@@ -130,7 +130,7 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
         from engines.ostinato.decode_graph import DecodeGraph
 
         say("compiling and capturing the decode step")
-        _warm(experts, _per_token(loaded))
+        _warm(experts, per_token(loaded.model.config))
         if options.compiled != "none":
             forward.compile(options.compiled)
         graph = DecodeGraph(forward, experts, background, most=min(options.most_output, context))
@@ -236,15 +236,9 @@ def _residents(
     budget = MemoryBudget(
         layers=range(store.layers),
         experts=store.experts,
-        experts_per_token=_per_token(loaded),
+        experts_per_token=per_token(loaded.model.config),
         expert_bytes=(store.layout.nbytes,) * store.layers,
         pool_bytes=pool.slots * store.layout.nbytes,
     )
     resident_LE = policy.residents(budget, counts)
     return [(int(layer), int(expert)) for layer, expert in np.argwhere(resident_LE)][: pool.slots]
-
-
-def _per_token(loaded: LoadedModel) -> int:
-    config = loaded.model.config
-    names = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
-    return int(next(getattr(config, name) for name in names if getattr(config, name, None)))

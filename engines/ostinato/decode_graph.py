@@ -16,7 +16,7 @@ from torch import Tensor
 from engines.ostinato.backend import BackendError
 from engines.ostinato.background import EVERY, Background
 from engines.ostinato.cpu.library import Service
-from engines.ostinato.experts import Experts
+from engines.ostinato.experts import Experts, per_token
 from engines.ostinato.forward import OwnKv
 from engines.ostinato.gpu_branch import TritonBranch
 from engines.ostinato.handover import KINDS, Post, kernel
@@ -46,12 +46,8 @@ class DecodeGraph:
         self._own, self._experts, self._branch = own, experts, experts.branch
         device = experts.pool.device
         layout = experts.pool.store.layout
-        config = own.model.config
         self._dtype = own.model.dtype
-        self._K = next(
-            getattr(config, name) for name in ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
-            if getattr(config, name, None)
-        )  # fmt: skip
+        self._K = per_token(own.model.config)
         self._post = Post(layout.hidden, self._dtype.itemsize)
         self.service: Service = experts.cpu.service(experts.pool.store.addresses, [self._post.mailbox])
 

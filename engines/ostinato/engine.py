@@ -1,7 +1,6 @@
 """The engine: a model whose hot experts lie on the device, one sequence kept from turn to turn."""
 
 from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ from engines.ostinato.backend import BackendError, Interrupted, Prefill
 from engines.ostinato.background import EVERY, Background
 from engines.ostinato.experts import Experts
 from engines.ostinato.forward import Forward
+from engines.ostinato.prefix import common_prefix
 from engines.ostinato.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ class Engine:
         self.background = background
         self._forward = forward
         self._vocabulary = vocabulary
-        self._prefill_ns = 0
         self._logits_V = torch.empty(0)
         self._pass = 1
         """Tokens of the last prefill's last pass."""
@@ -67,7 +66,6 @@ class Engine:
 
         The prompt's last token is always computed, since its logits choose the first output token.
         """
-        began = perf_counter_ns()
         prompt = list(prompt_ids)
         cached = min(common_prefix(self.cached_ids, prompt), len(prompt) - 1)
         del self.cached_ids[cached:]
@@ -80,7 +78,6 @@ class Engine:
                 raise Interrupted
             next_id = self._append(prompt[start : start + self.chunk])
             self._pass = min(self.chunk, len(prompt) - start)
-        self._prefill_ns = perf_counter_ns() - began
         return Prefill(cached_tokens=cached, new_tokens=len(prompt) - cached, next_id=next_id)
 
     def step(self, token_id: int) -> int:
@@ -158,15 +155,7 @@ class Engine:
         experts = self.experts
         if experts.staging is None:
             return "split"
-        return experts.policy.prefill_path(self._pass).kind if experts.shares.path == "auto" else experts.shares.path
+        return experts.shares.kind(experts.policy.prefill_path(self._pass).kind)
 
     def _append(self, ids: list[int]) -> int:
         return int(self.logits(ids).argmax())
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading elements two sequences share."""
-    length = min(len(a), len(b))
-    if a[:length] == b[:length]:
-        return length
-    return next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)

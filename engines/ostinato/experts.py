@@ -139,8 +139,7 @@ class Experts:
             self._host_work.finish()
 
     def _copies_early(self, kind: str) -> bool:
-        kind = kind if self.shares.path == "auto" else self.shares.path
-        return bool(self.early_L) and kind in ("cooperative", "upload")
+        return bool(self.early_L) and self.shares.kind(kind) in ("cooperative", "upload")
 
     def _one(
         self, layer: int, x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, ids: np.ndarray, weights: np.ndarray
@@ -227,6 +226,12 @@ class Experts:
         if on_gpu:
             torch.cuda.current_stream().synchronize()
         return self._ids_TK[:T].numpy(), self._weights_TK[:T].float().numpy()
+
+
+def per_token(config: Any) -> int:
+    """How many experts a token is routed to; families call it differently."""
+    names = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+    return int(next(getattr(config, name) for name in names if getattr(config, name, None)))
 
 
 def experts_forward(self: nn.Module, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:

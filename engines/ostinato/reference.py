@@ -19,6 +19,7 @@ from engines.ostinato import fewer_copies
 from engines.ostinato.backend import BackendError, Interrupted, Prefill
 from engines.ostinato.cache import argument_name, new_cache, truncate
 from engines.ostinato.errors import SetupError
+from engines.ostinato.prefix import common_prefix
 from engines.ostinato.vocabulary import Vocabulary
 
 # Shapes: T = new tokens, V = vocabulary.
@@ -53,7 +54,7 @@ class ReferenceBackend:
         The prompt's last token is always computed, since its logits choose the first output token.
         """
         prompt = list(prompt_ids)
-        cached = min(_common_prefix(self.cached_ids, prompt), len(prompt) - 1)
+        cached = min(common_prefix(self.cached_ids, prompt), len(prompt) - 1)
         del self.cached_ids[cached:]
         next_id = -1
         for start in range(cached, len(prompt), self.chunk):
@@ -148,11 +149,3 @@ def load(folder: Path, *, context: int | None, device: str, dtype: str) -> Refer
     vocabulary = Vocabulary(folder / "tokenizer.json")
     name = getattr(model.config, "name", None) or folder.resolve().name
     return ReferenceBackend(model, vocabulary, name=name, context=context or limit)
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading elements two sequences share."""
-    length = min(len(a), len(b))
-    if a[:length] == b[:length]:
-        return length
-    return next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)

@@ -41,6 +41,10 @@ class Shares:
         assert path in PATHS
         self.path, self.rates = path, rates
 
+    def kind(self, policy: str) -> str:
+        """The way of a pass for which the placement policy says ``policy``."""
+        return policy if self.path == "auto" else self.path
+
     def split(self, cold: np.ndarray, counts: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
         """(uploaded, on the CPU), both by their tokens, most first.
 
@@ -50,7 +54,7 @@ class Shares:
         """
         order = np.lexsort((cold, -counts))
         cold, counts = cold[order], counts[order]
-        n = self._uploads(counts, kind if self.path == "auto" else self.path)
+        n = self._uploads(counts, self.kind(kind))
         return cold[:n], cold[n:]
 
     def _uploads(self, counts: np.ndarray, kind: str) -> int:
