@@ -40,6 +40,8 @@ class ExpertPool:
         self._blocks_S = [block for part in memory for block in part]
         self.address_S = np.array([block.data_ptr() for block in self._blocks_S], np.int64)
         """int64 ``[S]``: own slots first, then lent ones."""
+        self.reads_host = cold_LE is not None
+        """Whether kernels find cold experts through the table, in host memory."""
         self._cold_LE = np.zeros((store.layers, store.experts), np.int64) if cold_LE is None else cold_LE
         self.slot_LE = np.full((store.layers, store.experts), -1, np.int64)
         """Slot of each expert, -1 where it has none."""
