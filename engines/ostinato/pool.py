@@ -48,6 +48,7 @@ class ExpertPool:
         self.table_LE: Tensor = torch.zeros(store.layers, store.experts, dtype=torch.int64, device=device)
         """Address of each resident expert's block, as kernels read it."""
         self._owner_S: list[Expert | None] = [None] * len(self._blocks_S)
+        self._always = len(self._blocks_S)
         self.publish()
 
     @property
@@ -59,6 +60,18 @@ class ExpertPool:
     def lent(self) -> range:
         """The slots in lent memory."""
         return range(self.slots, len(self._owner_S))
+
+    def lend(self, blocks: Sequence[Tensor]) -> None:
+        """Further lent slots (uint8 ``[nbytes]`` each), empty, until ``take_back``."""
+        self._blocks_S += blocks
+        self._owner_S += [None] * len(blocks)
+        self.address_S = np.append(self.address_S, [block.data_ptr() for block in blocks]).astype(np.int64)
+
+    def take_back(self) -> None:
+        """Forget what ``lend`` brought; nobody lies there any more."""
+        assert not any(self._owner_S[self._always :])
+        del self._blocks_S[self._always :], self._owner_S[self._always :]
+        self.address_S = self.address_S[: self._always]
 
     def owner(self, slot: int) -> Expert | None:
         return self._owner_S[slot]
