@@ -188,13 +188,14 @@ def router_of(layer: Any) -> Any:
 
 def packed(parts: tuple[nn.Linear, ...]) -> tuple[Tensor, Tensor | None]:
     """One matrix (and bias) of which the modules' own become views."""
-    weights = torch.cat([part.weight.detach() for part in parts])
-    biases = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
-    first = 0
-    for part in parts:
-        rows = slice(first, first + part.out_features)
-        part.weight = nn.Parameter(weights[rows], requires_grad=False)
-        if biases is not None:
-            part.bias = nn.Parameter(biases[rows], requires_grad=False)
-        first = rows.stop
+    with torch.inference_mode(False), torch.no_grad():  # compiled code takes no inference tensors for parameters
+        weights = torch.cat([part.weight for part in parts])
+        biases = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
+        first = 0
+        for part in parts:
+            rows = slice(first, first + part.out_features)
+            part.weight = nn.Parameter(weights[rows], requires_grad=False)
+            if biases is not None:
+                part.bias = nn.Parameter(biases[rows], requires_grad=False)
+            first = rows.stop
     return weights, biases
