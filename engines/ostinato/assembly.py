@@ -103,7 +103,7 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
     experts.install(loaded.experts)
     forward = choose(loaded.model, device, context)
     if on_gpu and options.lean != "off" and isinstance(forward, OwnKv):
-        layers = lean_decode.install(forward, Lean(experts, pdl=options.lean == "pdl"))
+        layers = lean_decode.install(forward, Lean(pdl=options.lean == "pdl"))
         say(f"{layers} of {loaded.store.layers} MoE layers decode in few kernels")
     if staging is not None:
         shares.rates = measure(experts)

@@ -186,9 +186,8 @@ class DecodeGraph:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         experts.captured = self._moe
-        if own.lean is not None:
-            own.lean.captured = self._moe_onto
-            self._branch.pdl = own.lean.pdl
+        experts.captured_onto = self._moe_onto
+        self._branch.pdl = own.lean is not None and own.lean.pdl
         try:
             with torch.inference_mode(), stance, torch.cuda.stream(stream):
                 self.service.start()
@@ -199,10 +198,8 @@ class DecodeGraph:
                     step()
         finally:
             self.service.park()
-            experts.captured = None
-            if own.lean is not None:
-                own.lean.captured = None
-                self._branch.pdl = False
+            experts.captured = experts.captured_onto = None
+            self._branch.pdl = False
         torch.cuda.current_stream().wait_stream(stream)
         if self._failure[0] != 0:
             self._recover()

@@ -49,6 +49,7 @@ __device__ __forceinline__ void choose_by(
     __syncthreads();
     if (t < E) {
         int rank = 0;
+#pragma unroll 8
         for (int e = 0; e < E; e++) {
             float other = values[e];
             rank += (other > own || (other == own && e < t)) ? 1 : 0;

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -25,13 +27,13 @@ def install(own: OwnKv, lean: Lean) -> int:
 
     Their weights of query, key and value projections become parts of one matrix.
     """
-    experts = lean.experts
     layers: list[Any] = [module for module in own.model.modules() if _is_alike(module)]
     if not layers:
         return 0
-    counts = experts.uses_LE.copy(), experts.cpu_uses_LE.copy()
+    counts = [(uses, uses.copy()) for layer in layers for uses in _counts(layer)]
     trials = _record(own, layers)
-    experts.uses_LE[:], experts.cpu_uses_LE[:] = counts
+    for uses, before in counts:
+        uses[:] = before
     found = 0
     with torch.inference_mode():
         for layer, trial in zip(layers, trials, strict=True):
@@ -47,6 +49,12 @@ def install(own: OwnKv, lean: Lean) -> int:
                     break
     own.lean = lean if found else None
     return found
+
+
+def _counts(layer: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which experts of the layer were used: a trial's routes are no request's."""
+    experts, number = layer.mlp.experts.ostinato_experts, layer.mlp.experts.ostinato_layer
+    return experts.uses_LE[number], experts.cpu_uses_LE[number]
 
 
 @dataclass

@@ -27,7 +27,6 @@ MOST_CHOSEN = 32
 class Lean:
     """What all lean layers share."""
 
-    experts: Experts
     pdl: bool = False
     """Whether a kernel may start before the one ahead of it has ended (programmatic dependent launch)."""
     parts: int = 32
@@ -36,9 +35,6 @@ class Lean:
     """Tokens of a part at a time."""
     tiles: dict[str, Tile] = field(default_factory=dict)
     """Of ``qkv``, ``out``, ``router``, where not the usual ones."""
-    captured: Callable[[int, "Gate", Tensor, Tensor, Tensor], Tensor] | None = None
-    """What computes the experts inside a captured step, from the layer's number and gate, their input, the router's
-    logits and what they are added to (decode_graph.py)."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +84,7 @@ class LeanLayer:
         self.plain: Callable[..., Any] = layer.forward
         """The model's own, for passes of several tokens."""
         self._lean, self._kv, self._gate, self._doubled = lean, kv, gate, doubled
+        self._experts: Experts = layer.mlp.experts.ostinato_experts
         self._number: int = layer.mlp.experts.ostinato_layer
         self._norm, self._after = layer.input_layernorm, layer.post_attention_layernorm
         self._q_norm: Any = getattr(attention, "q_norm", None)
@@ -114,9 +111,10 @@ class LeanLayer:
         x_1D = x_11D.reshape(1, -1)
         between_1D = self.attention(x_1D, cos_11C, sin_11C)
         normed_1D, logits_E = self.route(between_1D)
-        if self._lean.captured is not None:
-            return self._lean.captured(self._number, self._gate, normed_1D, logits_E, between_1D)[None]
-        out_1D = self._lean.experts.forward(self._number, normed_1D, *self._gate.choose(logits_E))
+        if self._experts.captured_onto is not None:
+            out: Tensor = self._experts.captured_onto(self._number, self._gate, normed_1D, logits_E, between_1D)
+            return out[None]
+        out_1D = self._experts.forward(self._number, normed_1D, *self._gate.choose(logits_E))
         return (between_1D + out_1D)[None]
 
     def attention(self, x_1D: Tensor, cos_11C: Tensor, sin_11C: Tensor) -> Tensor:

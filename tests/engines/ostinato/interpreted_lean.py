@@ -49,7 +49,7 @@ def check(family: str, dtype: str, changes: dict[str, Any], folder: Path) -> tup
     engine = open_engine(Options(model=folder, device="cpu", threads=1, dtype=dtype, chunk=64, context=1024))
     own = engine._forward
     assert isinstance(own, OwnKv)
-    replaced = lean_decode.install(own, Lean(engine.experts, parts=4, span=16))
+    replaced = lean_decode.install(own, Lean(parts=4, span=16))
     engine.prefill(model.ids[:PROMPT])
     got = torch.stack([engine.logits([token]) for token in model.ids[PROMPT : PROMPT + STEPS]])
     engine.experts.cpu.close()
