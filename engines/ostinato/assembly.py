@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engines.ostinato import lean
+from engines.ostinato import lean, lean_decode
 from engines.ostinato.background import Background
 from engines.ostinato.cpu.library import open_cpu_experts
 from engines.ostinato.device_branch import DeviceBranch, TorchBranch
@@ -15,6 +15,7 @@ from engines.ostinato.engine import CHUNK, GPU_CHUNK, Engine
 from engines.ostinato.errors import SetupError
 from engines.ostinato.experts import Experts, per_token
 from engines.ostinato.forward import OwnKv, TransformersKv, choose
+from engines.ostinato.lean_layer import Lean
 from engines.ostinato.loading import LoadedModel, load_model
 from engines.ostinato.lru import Lru
 from engines.ostinato.packing import TORCH
@@ -64,6 +65,9 @@ class Options:
     compiled: str = "decode"
     """Passes whose dense operators ``torch.compile`` fuses: ``none``, ``decode``, ``all``. The first start compiles,
     later ones take the code from a folder."""
+    lean: str = "on"
+    """Whether single tokens go through decoder layers in a few kernels of their own where a layer is found to be of
+    their kind: ``on``, ``off``, ``pdl`` (a kernel may start before the one ahead of it has ended)."""
     most_output: int = 32768
 
 
@@ -99,6 +103,9 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
     experts = Experts(ExpertPool(loaded.store, device, 0), branch, cpu, shares, staging, policy)
     experts.install(loaded.experts)
     forward = choose(loaded.model, device, context)
+    if on_gpu and options.lean != "off" and isinstance(forward, OwnKv):
+        layers = lean_decode.install(forward, Lean(pdl=options.lean == "pdl"))
+        say(f"{layers} of {loaded.store.layers} MoE layers decode in few kernels")
     if staging is not None:
         shares.rates = measure(experts)
     free = _room(options, experts, forward, context) if on_gpu and options.slots is None else 0

@@ -61,10 +61,13 @@ def attend_part(
 @triton.jit
 def attend_join(
     partial, tops, sums, sinks, out,
-    V: tl.constexpr, BV: tl.constexpr, PARTS: tl.constexpr, WITH_SINKS: tl.constexpr,
+    V: tl.constexpr, BV: tl.constexpr, PARTS: tl.constexpr, WITH_SINKS: tl.constexpr, PDL: tl.constexpr = False,
 ):  # fmt: skip
     """The parts of one query head together; a sink takes its share of the softmax and adds no value."""
     head = tl.program_id(0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     parts = tl.arange(0, PARTS)
     cv = tl.arange(0, BV)
     top = tl.load(tops + head * PARTS + parts)

@@ -72,6 +72,10 @@ def add_engine_options(command: argparse.ArgumentParser) -> None:
         dest="compile",
         help="short for --compile none: starts faster",
     )
+    add(
+        "--lean", choices=("on", "off", "pdl"), default="on",
+        help="decode steps by a few kernels a layer where the layer allows; pdl lets them overlap (%(default)s)",
+    )  # fmt: skip
 
 
 def engine_options(args: argparse.Namespace) -> "Options":
@@ -93,6 +97,7 @@ def engine_options(args: argparse.Namespace) -> "Options":
         chunk=args.chunk,
         graph=not args.no_graph,
         compiled=args.compile,
+        lean=args.lean,
         most_output=1 << 20,  # as many as the context takes
     )
 

@@ -20,6 +20,7 @@ from engines.ostinato.experts import Experts, per_token
 from engines.ostinato.forward import OwnKv
 from engines.ostinato.gpu_branch import TritonBranch
 from engines.ostinato.handover import KINDS, Post, kernel
+from engines.ostinato.lean_layer import Gate
 from engines.ostinato.lru_slots import LruSlots
 
 # Shapes: K = experts a token, D = hidden size, I = inner width, L = MoE layers, E = experts.
@@ -179,12 +180,14 @@ class DecodeGraph:
             )  # fmt: skip
 
         own.sequence.at(0)
-        for name in ("route", "join", "emit", "admit", "fetch"):
+        for name in ("route", "join", "emit", "admit", "fetch", "choose", "choose_and_route", "join_onto"):
             kernel(name)
         stance = torch.compiler.set_stance("force_eager" if own.compiled == "none" else "default")
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         experts.captured = self._moe
+        experts.captured_onto = self._moe_onto
+        self._branch.pdl = own.lean is not None and own.lean.pdl
         try:
             with torch.inference_mode(), stance, torch.cuda.stream(stream):
                 self.service.start()
@@ -195,7 +198,8 @@ class DecodeGraph:
                     step()
         finally:
             self.service.park()
-            experts.captured = None
+            experts.captured = experts.captured_onto = None
+            self._branch.pdl = False
         torch.cuda.current_stream().wait_stream(stream)
         if self._failure[0] != 0:
             self._recover()
@@ -225,6 +229,26 @@ class DecodeGraph:
             self._join(layer, self._out_D, out_1D)
         else:
             out_1D.copy_(self._out_D + self._cpu_1D)
+        return out_1D
+
+    def _moe_onto(self, layer: int, gate: Gate, x_1D: Tensor, logits_E: Tensor, residual_1D: Tensor) -> Tensor:
+        """A lean layer's experts (lean_layer.py): ``_moe`` with the choice before it and the sum after it."""
+        experts = self._experts
+        if self._lru is not None or not experts.policy.overlapped:
+            return residual_1D + self._moe(layer, x_1D, *gate.choose(logits_E))
+        out_1D = torch.empty_like(x_1D)
+        kernel("choose_and_route")(
+            (1, 1, 1), (gate.threads, 1, 1),
+            [logits_E, KINDS[logits_E.dtype], gate.E, int(gate.among), KINDS[gate.weights], x_1D,
+             experts.pool.table_LE[layer], self._addresses_K, self._weights_K, self._uses_LE[layer],
+             self._post.request, self._sequence, self._pending, layer, self._K, x_1D.nbytes // 16],
+        )  # fmt: skip
+        self._branch.one(x_1D, self._addresses_K, self._weights_K, self._h_KI, self._out_D)
+        kernel("join_onto")(
+            (1, 1, 1), (512, 1, 1),
+            [self._out_D, self._post.response, self._sequence, self._pending, residual_1D, out_1D,
+             KINDS[out_1D.dtype], out_1D.shape[1], layer, self._failed, self._failure, _JOIN_TIMEOUT_MS],
+        )  # fmt: skip
         return out_1D
 
     def _join(self, layer: int, gpu_D: Tensor, out_1D: Tensor) -> None:

@@ -60,6 +60,9 @@ class Experts:
         """Time in the CPU's kernels since then."""
         self.captured: Any = None
         """What takes over inside a captured step (decode_graph.py)."""
+        self.captured_onto: Any = None
+        """The same for lean layers: takes the layer's number and gate, the input, the router's logits and what the
+        output is added to."""
         self.lru: Lru | None = None
         """Where a miss is fetched into a slot: who was used last."""
         self.early_L: list[np.ndarray] = []

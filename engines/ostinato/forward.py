@@ -10,6 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 from engines.ostinato import experts, kv
 from engines.ostinato.cache import argument_name
 from engines.ostinato.errors import SetupError
+from engines.ostinato.lean_layer import Lean
 
 # Shapes: T = new tokens, V = vocabulary.
 
@@ -32,6 +33,8 @@ class OwnKv:
         self.layers: list[kv.LayerKv] = []
         self.compiled = "none"
         """Which passes run compiled layers: ``none``, ``decode`` (single tokens), ``all``."""
+        self.lean: Lean | None = None
+        """What layers share whose single-token passes have kernels of their own (lean_decode.py)."""
         for name, module in model.named_modules():
             if name.rpartition(".")[2] in ("self_attn", "attention", "attn") and not hasattr(module, "layers"):
                 layer = kv.LayerKv(self.sequence)
@@ -51,11 +54,15 @@ class OwnKv:
         return logits_V
 
     def compile(self, which: str) -> None:
-        """Compile decoder layers one by one: those that are alike share the code."""
+        """Compile decoder layers one by one: like ones share the code. Lean ones need it for long passes."""
         self.compiled = which
         torch._dynamo.config.recompile_limit = 64  # noqa: SLF001 - kinds of layers, not of inputs
         for module in self.model.modules():
-            if hasattr(module, "self_attn") and hasattr(module, "mlp"):
+            lean = getattr(module, "ostinato_lean", None)
+            if lean is not None:
+                if which == "all":
+                    lean.plain = torch.compile(lean.plain)
+            elif hasattr(module, "self_attn") and hasattr(module, "mlp"):
                 module.compile(dynamic=False if which == "decode" else None)
 
     @property

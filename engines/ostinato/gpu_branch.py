@@ -9,8 +9,15 @@ from engines.ostinato import kernels
 from engines.ostinato.device_branch import Pass
 from engines.ostinato.expert_layout import ExpertLayout
 from engines.ostinato.routes_of_pass import Routes
+from engines.ostinato.tiles import Tile, tile
 
 # Shapes: T = tokens, K = experts a token, R = routes of a run, B = blocks, D = hidden size, I = inner width.
+
+
+def _down_tile(width: int) -> Tile:
+    """Two rows: a program has those of all of the token's experts on their way at once."""
+    columns = min(1024, triton.next_power_of_2(width))
+    return Tile(2, columns, 4)
 
 
 class TritonBranch:
@@ -23,6 +30,11 @@ class TritonBranch:
         self._biases = {name: offset.get(f"{name}_bias", 0) for name in ("gate", "up", "down")}
         self._scales = {name: offset.get(f"{name}_scales", 0) for name in ("gate", "up", "down")}
         self._activation = kernels.ACTIVATIONS[layout.activation.kind]
+        self.pdl = False
+        """Whether a single token's kernels may start before the ones ahead of them have ended."""
+        packed = layout.dtype == "mxfp4"
+        self.up_tile = Tile(8, 512, 4) if packed else tile(layout.hidden)
+        self.down_tile = Tile(8, 256, 4) if packed else _down_tile(layout.width)
 
     def begin(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, routes: Routes) -> Pass:
         return _TritonPass(self, x_TD.contiguous(), ids_TK.contiguous(), weights_TK.contiguous(), routes)
@@ -32,14 +44,16 @@ class TritonBranch:
         layout, biases, scales = self.layout, self._biases, self._scales
         K, D, I = len(addresses_K), layout.hidden, layout.width
         limit = min(layout.activation.limit, 3e38)
-        kernels.decode_up[(K, triton.cdiv(I, 8))](
+        up, down, early = self.up_tile, self.down_tile, {"launch_pdl": True} if self.pdl else {}
+        kernels.decode_up[(K, triton.cdiv(I, up.rows))](
             x_1D, addresses_K, h_KI, layout.activation.alpha, limit,
-            D, I, self._up, biases["gate"], biases["up"], self._activation, 8, 512,
-            scales["gate"], scales["up"], num_warps=4,
+            D, I, self._up, biases["gate"], biases["up"], self._activation, up.rows, up.columns,
+            scales["gate"], scales["up"], self.pdl, num_warps=up.warps, **early,
         )  # fmt: skip
-        kernels.decode_down[(triton.cdiv(D, 8),)](
-            h_KI, addresses_K, weights_K, out_D, K, D, I, self._down, biases["down"], 8, 256,
-            scales["down"], num_warps=4,
+        kernels.decode_down[(triton.cdiv(D, down.rows),)](
+            h_KI, addresses_K, weights_K, out_D, K, D, I, self._down, biases["down"],
+            triton.next_power_of_2(K), down.rows, down.columns,
+            scales["down"], self.pdl, num_warps=down.warps, **early,
         )  # fmt: skip
 
     def run(

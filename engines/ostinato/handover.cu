@@ -25,9 +25,67 @@ __device__ __forceinline__ unsigned long long now_ns() {
     return t;
 }
 
+__device__ __forceinline__ float rounded(float value, int kind) {
+    unsigned short kept[2];
+    if (kind == 0) return value;
+    from_float(kept, 0, kind, value);
+    return to_float(kept, 0, kind);
+}
+
+// All of one block of at least E threads, E <= 1024, K <= 32. The K largest logits, the lower number first among equals,
+// and their shares of the softmax over all E (`among` 0) or over the K chosen ones (1), rounded to `weight_kind`.
+__device__ __forceinline__ void choose_by(
+    const void* logits, int logit_kind, int E, int K, int among, int weight_kind, long long* ids, float* weights) {
+    __shared__ float values[1024];
+    __shared__ float shares[1024];
+    __shared__ float best[32];
+    int t = threadIdx.x;
+    float own = 0.0f;
+    if (t < E) values[t] = own = to_float(logits, t, logit_kind);
+    if (t < K) {  // stays where logits are no numbers
+        ids[t] = t;
+        best[t] = own;
+    }
+    __syncthreads();
+    if (t < E) {
+        int rank = 0;
+#pragma unroll 8
+        for (int e = 0; e < E; e++) {
+            float other = values[e];
+            rank += (other > own || (other == own && e < t)) ? 1 : 0;
+        }
+        if (rank < K) {
+            ids[rank] = t;
+            best[rank] = own;
+        }
+    }
+    __syncthreads();
+    if (among == 0 && t < E) shares[t] = expf(own - best[0]);
+    if (among != 0 && t < K) shares[t] = expf(best[t] - best[0]);
+    __syncthreads();
+    if (t < K) {
+        float sum = 0.0f;
+        for (int i = 0; i < (among ? K : E); i++) sum += shares[i];
+        weights[t] = rounded(shares[among ? t : (int)ids[t]] / sum, weight_kind);
+    }
+    __syncthreads();
+}
+
+// One block: `choose_by` into memory.
+extern "C" __global__ void choose(
+    const void* logits, int logit_kind, int E, int K, int among, int weight_kind, long long* ids, void* weights) {
+    __shared__ long long chosen[32];
+    __shared__ float shares[32];
+    choose_by(logits, logit_kind, E, K, among, weight_kind, chosen, shares);
+    if (threadIdx.x < K) {
+        ids[threadIdx.x] = chosen[threadIdx.x];
+        from_float(weights, threadIdx.x, weight_kind, shares[threadIdx.x]);
+    }
+}
+
 // One block. Looks up where each of the token's K experts lies (0: on the host) and sends the host what it must compute.
 // addresses [K], scaled [K] go to the GPU branch; pending is the number of cold routes.
-extern "C" __global__ void route(
+__device__ __forceinline__ void send(
     const long long* ids, const void* weights, int weight_kind, const uint4* x, const long long* table,
     long long* addresses, float* scaled, unsigned long long* uses, unsigned char* request, unsigned int* sequence,
     int* pending, int layer, int K, int x_chunks) {
@@ -75,11 +133,30 @@ extern "C" __global__ void route(
     }
 }
 
+extern "C" __global__ void route(
+    const long long* ids, const void* weights, int weight_kind, const uint4* x, const long long* table,
+    long long* addresses, float* scaled, unsigned long long* uses, unsigned char* request, unsigned int* sequence,
+    int* pending, int layer, int K, int x_chunks) {
+    send(ids, weights, weight_kind, x, table, addresses, scaled, uses, request, sequence, pending, layer, K, x_chunks);
+}
+
+// One block: `choose` with `route`.
+extern "C" __global__ void choose_and_route(
+    const void* logits, int logit_kind, int E, int among, int weight_kind, const uint4* x, const long long* table,
+    long long* addresses, float* scaled, unsigned long long* uses, unsigned char* request, unsigned int* sequence,
+    int* pending, int layer, int K, int x_chunks) {
+    __shared__ long long ids[32];
+    __shared__ float weights[32];
+    choose_by(logits, logit_kind, E, K, among, weight_kind, ids, weights);
+    send(ids, weights, 0, x, table, addresses, scaled, uses, request, sequence, pending, layer, K, x_chunks);
+}
+
 // One block. out = gpu + the host's sum, when there were cold routes. A host that does not answer in time sets `failed`,
 // after which nothing waits any more: the step ends with wrong numbers, which the host discards.
-extern "C" __global__ void join(
-    const float* gpu, const unsigned char* response, const unsigned int* sequence, const int* pending, void* out,
-    int out_kind, int D, int layer, int* failed, volatile int* failure, int timeout_ms) {
+__device__ __forceinline__ void receive(
+    const float* gpu, const unsigned char* response, const unsigned int* sequence, const int* pending,
+    const void* residual, void* out, int out_kind, int D, int layer, int* failed, volatile int* failure,
+    int timeout_ms) {
     __shared__ int add;
     if (threadIdx.x == 0) {
         add = 0;
@@ -105,7 +182,25 @@ extern "C" __global__ void join(
     }
     __syncthreads();
     const volatile float* host = (const volatile float*)(response + 256);
-    for (int d = threadIdx.x; d < D; d += blockDim.x) from_float(out, d, out_kind, gpu[d] + (add ? host[d] : 0.0f));
+    for (int d = threadIdx.x; d < D; d += blockDim.x) {
+        float sum = gpu[d] + (add ? host[d] : 0.0f);
+        if (residual) sum = rounded(sum, out_kind) + to_float(residual, d, out_kind);
+        from_float(out, d, out_kind, sum);
+    }
+}
+
+extern "C" __global__ void join(
+    const float* gpu, const unsigned char* response, const unsigned int* sequence, const int* pending, void* out,
+    int out_kind, int D, int layer, int* failed, volatile int* failure, int timeout_ms) {
+    receive(gpu, response, sequence, pending, nullptr, out, out_kind, D, layer, failed, failure, timeout_ms);
+}
+
+// One block: `join`, then the layer's input is added to what came out.
+extern "C" __global__ void join_onto(
+    const float* gpu, const unsigned char* response, const unsigned int* sequence, const int* pending,
+    const void* residual, void* out, int out_kind, int D, int layer, int* failed, volatile int* failure,
+    int timeout_ms) {
+    receive(gpu, response, sequence, pending, residual, out, out_kind, D, layer, failed, failure, timeout_ms);
 }
 
 // One thread. Step i chose `choice`; the next input is the recorded token where there is one.

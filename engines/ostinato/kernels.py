@@ -19,6 +19,16 @@ ACTIVATIONS = {"silu": SILU, "gelu_tanh": GELU_TANH, "silu_clamp": SILU_CLAMP, "
 
 
 @triton.jit
+def _matrix(address, PLACE: tl.constexpr, dtype: tl.constexpr):
+    """The pointer to the part at PLACE of a block.
+
+    Blocks and parts start at multiples of 64 bytes, which Triton can't know: without the hint it reads weights value
+    by value instead of 16 bytes at a time.
+    """
+    return tl.multiple_of(address.to(tl.pointer_type(dtype)), 16) + PLACE // (dtype.primitive_bitwidth // 8)
+
+
+@triton.jit
 def _activate(g, u, alpha, limit, ACTIVATION: tl.constexpr):
     if ACTIVATION == 1:
         inner = 0.7978845608028654 * (g + 0.044715 * g * g * g)
@@ -47,8 +57,8 @@ def grouped_up(
     start = tl.load(starts + block)
     count = tl.load(counts + block)
     dtype = x.dtype.element_ty
-    gate = address.to(tl.pointer_type(dtype))
-    up = (address + UP).to(tl.pointer_type(dtype))
+    gate = _matrix(address, 0, dtype)
+    up = _matrix(address, UP, dtype)
     offs = tl.arange(0, BM)
     here = offs < count
     token = tl.load(routes + start + offs, mask=here, other=0) // K
@@ -98,7 +108,7 @@ def grouped_down(
     start = tl.load(starts + block)
     count = tl.load(counts + block)
     dtype = h.dtype.element_ty
-    down = (address + DOWN).to(tl.pointer_type(dtype))
+    down = _matrix(address, DOWN, dtype)
     offs = tl.arange(0, BM)
     here = offs < count
     route = tl.load(routes + start + offs, mask=here, other=0)
@@ -150,10 +160,13 @@ def decode_up(
     x, addresses, h, alpha, limit,
     D: tl.constexpr, I: tl.constexpr, UP: tl.constexpr, GATE_BIAS: tl.constexpr, UP_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr,
-    GATE_SCALES: tl.constexpr = 0, UP_SCALES: tl.constexpr = 0,
+    GATE_SCALES: tl.constexpr = 0, UP_SCALES: tl.constexpr = 0, PDL: tl.constexpr = False,
 ):  # fmt: skip
     """One token: ``h[k] = act(gate_k · x, up_k · x)`` for each address; nothing is read where it is 0."""
     k = tl.program_id(0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     address = tl.load(addresses + k)
     if address == 0:
         return
@@ -164,8 +177,8 @@ def decode_up(
         g = row_sums_mxfp4(x, address, address + GATE_SCALES, rows, rows < I, D, BI, BD)
         u = row_sums_mxfp4(x, address + UP, address + UP_SCALES, rows, rows < I, D, BI, BD)
     else:
-        gate = address.to(tl.pointer_type(dtype)) + rows[:, None] * D
-        up = (address + UP).to(tl.pointer_type(dtype)) + rows[:, None] * D
+        gate = _matrix(address, 0, dtype) + rows[:, None] * D
+        up = _matrix(address, UP, dtype) + rows[:, None] * D
         acc_g = tl.zeros((BI, BD), tl.float32)
         acc_u = tl.zeros((BI, BD), tl.float32)
         for d in range(0, D, BD):
@@ -186,30 +199,48 @@ def decode_up(
 def decode_down(
     h, addresses, weights, out,
     K: tl.constexpr, D: tl.constexpr, I: tl.constexpr, DOWN: tl.constexpr, DOWN_BIAS: tl.constexpr,
-    BR: tl.constexpr, BI: tl.constexpr, DOWN_SCALES: tl.constexpr = 0,
+    BK: tl.constexpr, BR: tl.constexpr, BI: tl.constexpr, DOWN_SCALES: tl.constexpr = 0, PDL: tl.constexpr = False,
 ):  # fmt: skip
-    """One token: ``out = Σ_k weight_k · (down_k · h_k)`` in float32, k in order, zero addresses left out."""
+    """One token: ``out = Σ_k weight_k · (down_k · h_k)`` in float32, zero addresses left out.
+
+    BK is K rounded up to a power of two. Rows of all experts are on their way at once; the order of the sum depends
+    on K alone.
+    """
     rows = tl.program_id(0) * BR + tl.arange(0, BR)
-    inside = (rows < D)[:, None]
     dtype = h.dtype.element_ty
-    total = tl.zeros((BR,), tl.float32)
-    for k in range(K):
-        address = tl.load(addresses + k)
-        if address != 0:
-            if DOWN_SCALES > 0:
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    if DOWN_SCALES > 0:
+        total = tl.zeros((BR,), tl.float32)
+        for k in range(K):
+            address = tl.load(addresses + k)
+            if address != 0:
                 y = row_sums_mxfp4(h + k * I, address + DOWN, address + DOWN_SCALES, rows, rows < D, I, BR, BI)
-            else:
-                down = (address + DOWN).to(tl.pointer_type(dtype)) + rows[:, None] * I
-                acc = tl.zeros((BR, BI), tl.float32)
-                for i in range(0, I, BI):
-                    cols = i + tl.arange(0, BI)
-                    value = tl.load(h + k * I + cols, mask=cols < I, other=0.0).to(tl.float32)[None, :]
-                    acc += (
-                        tl.load(down + cols[None, :], mask=inside & (cols < I)[None, :], other=0.0).to(tl.float32)
-                        * value
-                    )
-                y = tl.sum(acc, 1)
-            if DOWN_BIAS > 0:
-                y += tl.load((address + DOWN_BIAS).to(tl.pointer_type(tl.float32)) + rows, mask=rows < D, other=0.0)
-            total += tl.load(weights + k).to(tl.float32) * y
+                if DOWN_BIAS > 0:
+                    bias = (address + DOWN_BIAS).to(tl.pointer_type(tl.float32))
+                    y += tl.load(bias + rows, mask=rows < D, other=0.0)
+                total += tl.load(weights + k).to(tl.float32) * y
+    else:
+        ks = tl.arange(0, BK)
+        address = tl.load(addresses + ks, mask=ks < K, other=0)
+        there = (address != 0)[:, None] & (rows < D)[None, :]
+        down = _matrix(address, DOWN, dtype)[:, None] + rows[None, :] * I
+        acc = tl.zeros((BK, BR, BI), tl.float32)
+        for i in range(0, I, BI):
+            cols = i + tl.arange(0, BI)
+            value = tl.load(
+                h + ks[:, None] * I + cols[None, :], mask=(ks < K)[:, None] & (cols < I)[None, :], other=0.0
+            )
+            value = tl.where((address != 0)[:, None], value.to(tl.float32), 0.0)
+            tile = tl.load(
+                down[:, :, None] + cols[None, None, :], mask=there[:, :, None] & (cols < I)[None, None, :], other=0.0
+            )
+            acc += tile.to(tl.float32) * value[:, None, :]
+        y = tl.sum(acc, 2)
+        if DOWN_BIAS > 0:
+            bias = (address + DOWN_BIAS).to(tl.pointer_type(tl.float32))
+            y += tl.load(bias[:, None] + rows[None, :], mask=there, other=0.0)
+        share = tl.load(weights + ks, mask=ks < K, other=0.0).to(tl.float32)
+        total = tl.sum(y * share[:, None], 0)
     tl.store(out + rows, total, mask=rows < D)

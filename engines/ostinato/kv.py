@@ -5,6 +5,7 @@ Cutting the sequence back is setting ``start``. On a GPU the room is taken at on
 the tokens held (attention_kernels.py); on a CPU the room grows with the sequence.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,9 +43,18 @@ class Sequence:
     def at(self, start: int) -> None:
         """Go on after the first ``start`` tokens."""
         self.start = start
-        if self.device.type == "cuda":
-            self.position_1.fill_(start)
-            self.length_1.fill_(start + 1)
+        self.position_1.fill_(start)
+        self.length_1.fill_(start + 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """How a module attends."""
+
+    scale: float
+    window: int | None
+    sinks_H: Tensor | None
+    softcap: float | None
 
 
 class LayerKv:
@@ -56,6 +66,20 @@ class LayerKv:
         self._values_GNV: Tensor | None = None
         self.seen = 0
         """Tokens of the last pass: shows that the module comes here."""
+        self.asked: Asked | None = None
+        """What the module wanted in the last pass."""
+
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, room included; there is some once a pass has come."""
+        assert self._keys_GNW is not None
+        assert self._values_GNV is not None
+        return self._keys_GNW, self._values_GNV
+
+    @property
+    def length_1(self) -> Tensor:
+        """Tokens held with that of a single-token pass, on the device."""
+        return self._sequence.length_1
 
     @property
     def nbytes(self) -> int:
@@ -75,6 +99,7 @@ class LayerKv:
     ) -> Tensor:
         """Append the tokens, attend causally; ``[T, H, V]``."""
         self.seen = T = key_GTW.shape[1]
+        self.asked = Asked(scale, window, sinks_H, softcap)
         start = self._sequence.start
         self._reserve(start + T, key_GTW, value_GTV)
         assert self._keys_GNW is not None

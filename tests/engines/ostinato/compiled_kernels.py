@@ -5,7 +5,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from engines.ostinato import attention_kernels, kernels
+from engines.ostinato import attention_kernels, kernels, lean_kernels
 
 TARGETS = (GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32))
 HIDDEN, WIDTH = 2880, 2880
@@ -34,7 +34,8 @@ POINTERS = {
     "tops": "*fp32",
     "sums": "*fp32",
     "sinks": "*bf16",
-}
+    "eps": "fp32",
+} | dict.fromkeys(("norm", "bias", "residual", "normed", "qkv", "q_norm", "k_norm", "cos", "sin"), "*bf16")
 GROUPED = {
     "K": 4,
     "D": HIDDEN,
@@ -50,11 +51,16 @@ DOWN = {"D": HIDDEN, "I": WIDTH, "DOWN": 64, "DOWN_BIAS": 64}
 ATTENTION = {
     "N": 4096, "SHARE": 8, "SHARED": 16, "W": 64, "BW": 64, "V": 64, "BV": 64, "PARTS": 32, "BN": 64,
 }  # fmt: skip
+PRODUCT = {"R": 5120, "BX": 4096, "BIAS": 1, "RESIDUAL": 1, "KEEP": 1, "NORM": 1, "BR": 4, "BD": 1024}
+NEW = {
+    "N": 4096, "H": 64, "G": 8, "SHARED": 16, "W": 64, "BW": 64, "ROT": 64, "COS": 32, "NORM": 1,
+    "PARTS": 32, "BN": 64,
+}  # fmt: skip
 
 
 def compile_(name: str, kernel: object, out: str, warps: int, constants: dict[str, int], target: GPUTarget) -> None:
     names = kernel.arg_names  # type: ignore[attr-defined]
-    given = constants | {n: 0 for n in names if n.endswith("_SCALES") and n not in constants}
+    given = {n: 0 for n in names if n == "PDL" or n.endswith("_SCALES")} | constants
     signature = {n: "constexpr" if n in given else out if n == "out" else POINTERS[n] for n in names}
     source = ASTSource(kernel, signature, constexprs={(names.index(n),): value for n, value in given.items()})
     made = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": 3})
@@ -87,7 +93,7 @@ def main() -> None:
                 kernels.decode_down,
                 "*fp32",
                 4,
-                DOWN | down | {"K": 4, "BR": 8, "BI": 256},
+                DOWN | down | {"K": 4, "BK": 4, "BR": 8, "BI": 256},
                 target,
             )
         combine = {"K": 4, "D": HIDDEN, "WITH_CPU": True, "BD": 1024}
@@ -95,6 +101,10 @@ def main() -> None:
         compile_("attend_part", attention_kernels.attend_part, "", 4, ATTENTION, target)
         join = {"V": 64, "BV": 64, "PARTS": 32, "WITH_SINKS": True}
         compile_("attend_join", attention_kernels.attend_join, "*bf16", 4, join, target)
+        for early in (False, True) if target.arch >= 90 else (False,):
+            mark = {"PDL": early}
+            compile_("product", lean_kernels.product, "*bf16", 4, PRODUCT | {"D": HIDDEN} | mark, target)
+            compile_("attend_new", lean_kernels.attend_new, "*bf16", 4, NEW | mark, target)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,30 @@ def test_triton_kernels_compute_what_pytorch_does(
     assert all(value < tolerance for value in found.values()), found
 
 
+LEAN = [
+    pytest.param({"qwen3_moe, odd sizes": 2, "gpt_oss": 2, "olmoe": 0}, id="a few"),
+    pytest.param(
+        {"qwen3_moe": 2, "qwen3_moe, wide heads": 2, "qwen3_moe float16": 2, "mixtral": 2, "glm4_moe": 0},
+        id="the others",
+        marks=pytest.mark.slow,
+    ),
+]
+
+
+@pytest.mark.parametrize("models", LEAN)
+def test_lean_layers_are_found_by_trying_and_give_the_plain_logits(models: dict[str, int]) -> None:
+    pytest.importorskip("triton", reason="the kernels' interpreter comes with triton (extra `dev`)")
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("interpreted_lean.py")), *models],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {name: layers for name, (layers, _) in found.items()} == models
+    for name, (_, difference) in found.items():
+        assert difference < (6e-3 if "float16" in name else 2e-6), name
+
+
 @pytest.mark.slow
 def test_triton_kernels_compile_for_gpus_that_are_not_here(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="the compiler comes with triton (extra `dev`)")
@@ -49,7 +73,7 @@ def test_triton_kernels_compile_for_gpus_that_are_not_here(tmp_path: Path) -> No
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 30
+    assert len(done.stdout.splitlines()) == 36
 
 
 def test_the_hand_over_compiles(tmp_path: Path) -> None:
