@@ -99,6 +99,13 @@ def test_plan_and_explain(recorded: Path, tmp_path: Path, capsys: pytest.Capture
     for said in ("saves", "is more than", "hides at most", "threshold Np, measured", "threshold Np, predicted"):
         assert said in printed
     assert "assumes" not in printed  # a trace is exact
+    bound = measured.bound_ms(routes.read(recorded / "heldout.npz").cold(plan.resident_LE).share_LR)
+    assert bound is not None
+    assert run(*words, "--counts", str(recorded / "heldout.npz"), "--step-ms", "3.3") == 0
+    wanted = f"dense + Σ max(C, G) {bound:.3f} ms; measured 3.300 ms, ratio {3.3 / bound:.2f}"
+    assert wanted in capsys.readouterr().out
+    with pytest.raises(SetupError, match="name them with --counts"):
+        run(*words, "--step-ms", "3.3")
     assert run("explain", "--residency", str(out)) == 0
     assert run("explain", "--residency", str(out), "--counts", str(recorded / "development.npz")) == 0
     assert "assumes" in capsys.readouterr().out
