@@ -81,7 +81,7 @@ class Calibration:
     resident_experts: int | None = None
     """How many were resident when the step and the sweep were measured."""
     all_resident_step_ms: float | None = None
-    """A step whose routes all went to slots, where the dense time was found by it; None where that was timed alone."""
+    """A step whose routes all went to slots, where the dense time comes from it; None where that was timed alone."""
     cold_shares: tuple[tuple[float, ...], ...] | None = None
     """How often each layer had 0, 1, … K cold routes in the measured steps, ``[L, R]``; from counts, so as if the
     experts of a step were chosen independently."""
