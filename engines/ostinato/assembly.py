@@ -25,6 +25,7 @@ from engines.ostinato.placement.registry import policy as named_policy
 from engines.ostinato.planner import residency as residencies
 from engines.ostinato.planner import routes
 from engines.ostinato.pool import ExpertPool
+from engines.ostinato.resizing import resizing_of
 from engines.ostinato.routes_of_pass import Routes
 from engines.ostinato.shares import Rates, Shares
 from engines.ostinato.staging import Staging
@@ -118,9 +119,11 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
     if counts is not None:
         experts.early_L = _early(pool, counts)
     experts.pool = pool
+    resizing = None
     if policy.miss == "fetch":
         experts.lru = Lru(pool, per_layer=policy.lru_scope == "layer")
         needed = per_token(loaded.model.config)
+        resizing = resizing_of(policy, experts.lru, forward, context=context, per_token=needed)
         if not all(experts.lru.fits(layer, needed) for layer in range(loaded.store.layers)):
             raise SetupError(
                 f"--placement {policy.name} brings all {needed} experts of a token into slots, of which a layer has "
@@ -151,6 +154,7 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
         chunk=options.chunk or (GPU_CHUNK if on_gpu else CHUNK),
         graph=graph,
         background=background,
+        resizing=resizing,
     )
 
 

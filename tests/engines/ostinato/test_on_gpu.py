@@ -142,6 +142,33 @@ def test_every_policy_chooses_the_same_tokens_captured_or_not(
         assert chosen == model.logits([*ids, *chosen[:-1]])[PROMPT - 1 :].argmax(-1).tolist()
 
 
+def test_slots_that_paging_shuts_and_opens_leave_captured_steps_as_they_were(tiny: Get, on_gpu: Get) -> None:
+    model = tiny("qwen3_moe")
+    engine = on_gpu(
+        model.folder, slots=16, dtype="float32", context=512,
+        placement="paging:kv_split=fixed,kv_blocks=68,online=true,headroom=1.0",
+    )  # fmt: skip
+    budget = engine.resizing.budget
+    caps = {engine.resizing.now.caps}
+    graph_equals_eager(engine, model)
+    caps.add(engine.resizing.now.caps)
+    for peak in (512, 1, 512):
+        engine.reset()
+        engine.resizing.at_barrier(peak_tokens=peak, held=0)
+        assert engine.resizing.now.blocks >= budget.floor_blocks
+        caps.add(engine.resizing.now.caps)
+        # The next prefill is a barrier too: the same peak again, so that the boundary stays for these steps.
+        engine.resizing.at_barrier = lambda **_tokens: None
+        graph_equals_eager(engine, model)
+        del engine.resizing.at_barrier
+        ids = model.ids[:PROMPT]
+        engine.reset()
+        first = engine.prefill(ids).next_id
+        chosen = [first, *engine.decode(first, 20, None)]
+        assert chosen == model.logits([*ids, *chosen[:-1]])[PROMPT - 1 :].argmax(-1).tolist()
+    assert len(caps) > 1, "the boundary moved"
+
+
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_captured_steps_with_borrowed_memory_equal_synchronous_ones_bit_by_bit(
