@@ -70,6 +70,8 @@ def measure(
         resident_experts=resident,
         all_resident_step_ms=all_resident_ms,
         cold_shares=steps.cold_shares,
+        cold_layers=steps.cold_layers,
+        cpu_busy_ms=steps.cpu_busy_ms,
     )
     if engine.graph is None:
         dense = dense_ms(engine)

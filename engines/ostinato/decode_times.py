@@ -1,7 +1,7 @@
 """Decode steps of an engine by the clock: as they are, without cold routes, and without their experts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 
@@ -17,13 +17,17 @@ _STEPS = 32
 _CAPTURED_STEPS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSteps:
     ms: float
     """The middle one."""
     cold_shares: tuple[tuple[float, ...], ...]
     """How often each layer had 0, 1, … K cold routes, ``[L, R]``, were the experts of a step chosen independently:
     all that is counted is how often the CPU computed each of them."""
+    cold_layers: float | None = None
+    """Layers of a step that had any, counted; None outside a captured step."""
+    cpu_busy_ms: float | None = None
+    """What the CPU's service worked in a step."""
 
 
 def measured_steps(engine: Engine, K: int) -> DecodeSteps:
@@ -32,6 +36,7 @@ def measured_steps(engine: Engine, K: int) -> DecodeSteps:
     _times(engine, forced[:2])  # whatever was counted before is some other step's
     forced = _start(engine)
     before_LE = engine.experts.cpu_uses_LE.copy()
+    before = engine.graph.service.stats() if engine.graph is not None else None
     times = _times(engine, forced)
     counts = RouteCounts(
         decode_LE=engine.experts.cpu_uses_LE - before_LE,
@@ -43,7 +48,15 @@ def measured_steps(engine: Engine, K: int) -> DecodeSteps:
         workload_hash="",
     )
     cold = counts.cold(np.zeros(before_LE.shape, bool))
-    return DecodeSteps(median(times), tuple(tuple(row) for row in cold.share_LR.tolist()))
+    steps = DecodeSteps(ms=median(times), cold_shares=tuple(tuple(row) for row in cold.share_LR.tolist()))
+    if engine.graph is None or before is None:
+        return steps
+    after = engine.graph.service.stats()
+    return replace(
+        steps,
+        cold_layers=(after.jobs - before.jobs) / len(times),
+        cpu_busy_ms=(after.busy_ns - before.busy_ns) / 1e6 / len(times),
+    )
 
 
 def without_cold_routes_ms(engine: Engine) -> float:

@@ -85,6 +85,11 @@ class Calibration:
     cold_shares: tuple[tuple[float, ...], ...] | None = None
     """How often each layer had 0, 1, … K cold routes in the measured steps, ``[L, R]``; from counts, so as if the
     experts of a step were chosen independently."""
+    cold_layers: float | None = None
+    """Layers of a measured step that had a cold route, as the CPU's service counted them; None outside a captured
+    step."""
+    cpu_busy_ms: float | None = None
+    """What the service worked in a measured step."""
 
     def __post_init__(self) -> None:
         layers = sorted(layer for group in self.groups for layer in group.layers)
@@ -180,11 +185,12 @@ def write(path: Path, calibration: Calibration) -> None:
     """Save as JSON; it appears under its name only when complete.
 
     Fields (version 1): ``version``, ``kind`` ("calibration"), ``model_hash``, ``machine`` {name: text},
-    ``dense_step_ms``, ``decode_step_ms`` or null, ``resident_experts`` or null, ``all_resident_step_ms`` or null,
-    ``cold_shares`` [L, R] or null, ``groups``: each ``layers`` (MoE layers from 0), ``cpu_ms`` (for 0…K cold routes),
-    ``gpu_ms``, ``upload_ms``, ``rates`` {``upload_ms``, ``cpu_tokens``, ``cpu_ms``} or null; ``prefill``: each
-    ``tokens``, ``split_ms``, ``upload_ms``, ``cooperative_ms`` or null. What follows from these is written for other
-    programs and not read: ``fits``, for each group γ0, α and β in ms; ``threshold_tokens`` or null.
+    ``dense_step_ms``; each a number or null: ``decode_step_ms``, ``resident_experts``, ``all_resident_step_ms``,
+    ``cold_layers``, ``cpu_busy_ms``; ``cold_shares`` [L, R] or null; ``groups``: each ``layers`` (MoE layers from 0),
+    ``cpu_ms`` (for 0…K cold routes), ``gpu_ms``, ``upload_ms``, ``rates`` {``upload_ms``, ``cpu_tokens``, ``cpu_ms``}
+    or null; ``prefill``: each ``tokens``, ``split_ms``, ``upload_ms``, ``cooperative_ms`` or null. What follows from
+    these is written for other programs and not read: ``fits``, for each group γ0, α and β in ms; ``threshold_tokens``
+    or null.
     """
     fits = [
         {"gamma0_ms": group.cpu_ms[0], "alpha_ms": alpha, "beta_ms": beta}
@@ -219,6 +225,8 @@ def read(path: Path) -> Calibration:
             groups=groups,
             prefill=tuple(PrefillPoint(**item) for item in content["prefill"]),
             all_resident_step_ms=content.get("all_resident_step_ms"),
+            cold_layers=content.get("cold_layers"),
+            cpu_busy_ms=content.get("cpu_busy_ms"),
             cold_shares=None if shares is None else tuple(map(tuple, shares)),
             **{name: content[name] for name in names},
         )

@@ -59,11 +59,18 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def bound_of(calibration: Calibration) -> list[str]:
-    """The bound of the calibration's own steps beside their time, in one line; none where they were not measured."""
+    """The bound of the calibration's own steps beside their time, and what the CPU did; empty if not measured."""
     bound, measured = calibration.bound_ms(), calibration.decode_step_ms
     if bound is None or measured is None:
         return []
-    return [f"bound of these steps, dense + Σ max(C, G): {bound:.3f} ms; {_beside(measured, bound)}"]
+    lines = [f"bound of these steps, dense + Σ max(C, G): {bound:.3f} ms; {_beside(measured, bound)}"]
+    if calibration.cold_layers is not None and calibration.cold_shares is not None:
+        estimate = sum(1 - shares[0] for shares in calibration.cold_shares)
+        lines.append(
+            f"layers with a cold route, counted: {calibration.cold_layers:.2f} a step (from the shares of experts "
+            f"{estimate:.2f}); the CPU worked {_ms(calibration.cpu_busy_ms)} ms of it"
+        )
+    return lines
 
 
 def _beside(measured: float, bound: float) -> str:

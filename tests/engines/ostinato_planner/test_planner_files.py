@@ -48,6 +48,8 @@ def calibration() -> Calibration:
         model_hash="m",
         machine={"gpu": "H200"},
         all_resident_step_ms=10.5,
+        cold_layers=1.4,
+        cpu_busy_ms=0.6,
         cold_shares=((0.5, 0.5, 0.0), (1.0, 0.0, 0.0), (0.0, 0.25, 0.75)),
         decode_step_ms=12.5,
     )
@@ -169,7 +171,7 @@ def test_a_calibration_from_before_rates_were_saved_is_read(tmp_path: Path) -> N
     path = tmp_path / "calibration.json"
     calibrations.write(path, calibration())
     content = json.loads(path.read_text())
-    for name in ("all_resident_step_ms", "cold_shares", "fits", "threshold_tokens"):
+    for name in ("all_resident_step_ms", "cold_shares", "cold_layers", "cpu_busy_ms", "fits", "threshold_tokens"):
         del content[name]
     for group in content["groups"]:
         del group["rates"]
