@@ -256,3 +256,34 @@ def test_a_thousand_turns_do_not_grow_the_gpu_memory(tiny: Get, on_gpu: Get) -> 
         history += [first, *engine.decode(first, 3, None)]
         held[turn] = torch.cuda.memory_reserved()
     assert held[1000] <= held[200]
+
+
+def test_a_calibration_bounds_the_step_and_makes_a_restarted_engine_share_as_before(
+    tiny: Get, on_gpu: Get, tmp_path: Path
+) -> None:
+    from engines.ostinato import calibrate
+    from engines.ostinato.planner import calibration, model_shape
+
+    model = tiny("qwen3_moe", num_experts=32)
+    engine = on_gpu(model.folder, slots=16, dtype="bfloat16")
+    table_LE = engine.experts.pool.table_LE.clone()
+    found = calibrate.measure(engine, model_shape.read(model.folder), lambda _text: None)
+    assert torch.equal(engine.experts.pool.table_LE, table_LE), "the tables are as they were"
+    calibration.write(tmp_path / "calibration.json", found)
+    assert found.all_resident_step_ms is not None
+    assert found.all_resident_step_ms > 0
+    assert found.cold_layers is not None
+    assert 0 < found.cold_layers <= 2
+    assert found.bound_ms() is not None
+    assert calibrate.table(found).count("dense + Σ max(C, G)") == 1
+    seen = []
+    for _ in range(2):
+        again = on_gpu(
+            model.folder, slots=16, dtype="bfloat16", calibration=tmp_path / "calibration.json",
+            placement="ostinato:prefill=cooperative",
+        )  # fmt: skip
+        assert again.experts.shares.rates == found.groups[0].rates
+        again.reset()
+        seen.append((again.logits(model.ids[:32]).clone(), again.experts.uploads))
+    assert torch.equal(seen[0][0], seen[1][0])
+    assert seen[0][1] == seen[1][1]
