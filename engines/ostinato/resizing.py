@@ -5,6 +5,10 @@ admits a request (placement/kv_split.py). What the KV cache gets beyond that is 
 address changes, so a captured step stays as it was captured. On a GPU the KV cache itself keeps the context's room,
 whose addresses and stride a captured step holds: blocks beyond the floor are the memory of the shut slots, set aside,
 and one session can't use them. On a CPU the KV buffers are really as large as their blocks.
+
+With one session the marginal-value rule has a corner for its answer: a block beyond what the session will hold saves
+nothing, a slot saves misses until a layer has one for each expert. So KV keeps its peak and the headroom, experts the
+rest.
 """
 
 from engines.ostinato.errors import SetupError
