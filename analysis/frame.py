@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import registry
+from analysis.metrics import for_blocks
 from replay.record import TURNS_FILE, RecordError, TurnRecord, read_turns
 
 OK = "ok"
@@ -29,17 +30,18 @@ def columns() -> tuple[str, ...]:
     return ("engine", *_OBSERVED, *registry.metrics())
 
 
-def turn_frame(folder: Path, engine: str) -> pd.DataFrame:
+def turn_frame(folder: Path, engine: str, *, block_tokens: int = 1) -> pd.DataFrame:
     """Every recorded turn, failed ones and earlier attempts too; columns ``columns()``, times in seconds.
 
     Args:
         engine: what the column of that name holds.
+        block_tokens: of the engine's prompt cache (``engine.cache_block_tokens``).
 
     Raises:
         RecordError: no records, damaged ones, a turn twice, times that can't be true, or a metric that gives no
             number.
     """
-    frame = pd.DataFrame(_rows(folder, engine), columns=list(columns()))
+    frame = pd.DataFrame(_rows(folder, engine, block_tokens), columns=list(columns()))
     doubles = frame[frame.duplicated(["session_id", "repeat", "attempt", "turn"])]
     if len(doubles):
         row = doubles.iloc[0]
@@ -50,8 +52,8 @@ def turn_frame(folder: Path, engine: str) -> pd.DataFrame:
     return frame
 
 
-def _rows(folder: Path, key: str) -> Iterator[tuple[Any, ...]]:
-    metrics = registry.metrics().values()
+def _rows(folder: Path, key: str, block_tokens: int) -> Iterator[tuple[Any, ...]]:
+    metrics = [for_blocks(metric, block_tokens) for metric in registry.metrics().values()]
     for number, record in enumerate(read_turns(folder), 1):
         if fault := _unlike_a_record(record) or (_fault(record) if record.status == OK else None):
             raise RecordError(

@@ -4,6 +4,9 @@ The formulas use the record's names: ``sent_ns`` is the moment the request's fir
 ``token_ns`` the arrivals of the generated tokens at the socket, ``end_ns`` the end of the stream.
 """
 
+from dataclasses import replace
+from functools import partial
+
 from analysis.metric import Direction, Metric, Over
 from replay.record import TurnRecord
 
@@ -72,16 +75,27 @@ def server_decode_s(turn: TurnRecord) -> float | None:
     return turn.server_decode_s
 
 
-def prefilled_as_expected(turn: TurnRecord) -> bool | None:
+def prefilled_as_expected(turn: TurnRecord, *, block_tokens: int = 1) -> bool | None:
     """Whether the engine computed just the new tokens: ``prefilled_tokens - new_tokens`` is 0, or 1 after turn 0.
 
     The last output token of a turn is sampled but not computed, so the next turn may prefill it too. On turn 0
     everything is new: fewer prefilled tokens mean that a cache was warm, more on any turn mean that reuse failed.
+
+    Args:
+        block_tokens: of a cache that keeps whole blocks: with that token, what lay in the last block is computed
+            again, up to so many tokens in all.
     """
     if turn.prefilled_tokens is None:
         return None
     beyond = turn.prefilled_tokens - turn.new_tokens
-    return beyond == 0 or (beyond == 1 and turn.turn > 0)
+    return beyond == 0 or (0 < beyond <= block_tokens and turn.turn > 0)
+
+
+def for_blocks(metric: Metric, block_tokens: int) -> Metric:
+    """The metric as it is for an engine whose prompt cache keeps blocks of so many tokens."""
+    if metric.of is not prefilled_as_expected:
+        return metric
+    return replace(metric, of=partial(prefilled_as_expected, block_tokens=block_tokens))
 
 
 _FAILED = "the turn failed before it"
@@ -134,7 +148,7 @@ BUILT_IN = (
     ),
     Metric(
         name="prefilled_as_expected", label="prefill as expected", unit="",
-        formula="prefilled_tokens − new_tokens is 0, or 1 after the first turn",
+        formula="prefilled_tokens − new_tokens is 0, or up to engine.cache_block_tokens (1) after the first turn",
         direction=Direction.NONE, absent=_NOT_REPORTED, of=prefilled_as_expected,
     ),
 )  # fmt: skip

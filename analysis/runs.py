@@ -179,11 +179,25 @@ def _identity(result: Result) -> str:
 
 
 def _run(key: str, group: Group) -> Run:
-    frames = [turn_frame(place, key) for place, result in group if _has_turns(place, result)]
+    frames = [
+        turn_frame(place, key, block_tokens=_block_tokens(place, result))
+        for place, result in group
+        if _has_turns(place, result)
+    ]
     everything = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame([], columns=list(columns()))
     turns, earlier = last_attempts(everything)
     folders, results = zip(*group, strict=True)
     return Run(key=key, folders=folders, results=results, turns=turns, earlier_attempts=earlier)
+
+
+def _block_tokens(folder: Path, result: Result) -> int:
+    """Of the engine's prompt cache; 1 in results that are older than the setting."""
+    found = (result["engine"].get("settings") or {}).get("cache_block_tokens", 1)
+    if not isinstance(found, int) or found < 1:
+        raise RecordError(
+            f"{folder / RESULT_FILE}: cache_block_tokens is {found!r}; the file was changed after the run"
+        )
+    return found
 
 
 def _has_turns(folder: Path, result: Result) -> bool:

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import torch
 
-from engines.ostinato import lean, lean_decode
+from engines.ostinato import calibrated, lean, lean_decode
 from engines.ostinato.background import Background
 from engines.ostinato.cpu.library import open_cpu_experts
 from engines.ostinato.device_branch import DeviceBranch, TorchBranch
@@ -16,16 +17,16 @@ from engines.ostinato.errors import SetupError
 from engines.ostinato.experts import Experts, per_token
 from engines.ostinato.forward import OwnKv, TransformersKv, choose
 from engines.ostinato.lean_layer import Lean
+from engines.ostinato.load_progress import Loading, amount
 from engines.ostinato.loading import LoadedModel, load_model
 from engines.ostinato.lru import Lru
 from engines.ostinato.packing import TORCH
 from engines.ostinato.placement.policy import MemoryBudget, Policy
 from engines.ostinato.placement.registry import policy as named_policy
-from engines.ostinato.planner import calibration as calibrations
 from engines.ostinato.planner import residency as residencies
 from engines.ostinato.planner import routes
 from engines.ostinato.pool import ExpertPool
-from engines.ostinato.rates import measure
+from engines.ostinato.resizing import resizing_of
 from engines.ostinato.routes_of_pass import Routes
 from engines.ostinato.shares import Rates, Shares
 from engines.ostinato.spare import Spare
@@ -82,17 +83,19 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
     """
     device = _device(options.device)
     say("loading the weights")
-    loaded = load_model(options.model, device=device, dtype=options.dtype)
+    loaded = load_model(options.model, device=device, dtype=options.dtype, progress=Loading(say))
     limit = loaded.model.config.max_position_embeddings
     if options.context is not None and options.context > limit:
         raise SetupError(f"--context {options.context} exceeds the model's {limit} tokens; lower it")
     context = options.context or limit
-    calibration = calibrations.read(options.calibration) if options.calibration else None
+    calibration = calibrated.read(options.calibration, options.model) if options.calibration else None
     policy = named_policy(options.placement, calibration=calibration)
     on_gpu = device.type == "cuda"
     if on_gpu:
         say(f"page-locking {loaded.store.nbytes / 2**30:.1f} GiB of experts")
+        began = perf_counter()
         loaded.store.pin()
+        say(amount("page-locked", loaded.store.nbytes, perf_counter() - began))
         lean.install(loaded.model)
     cpu = open_cpu_experts(loaded.store.layout, options.threads or _threads(on_gpu=on_gpu))
     branch = _branch(loaded, on_gpu=on_gpu)
@@ -107,7 +110,9 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
         layers = lean_decode.install(forward, Lean(pdl=options.lean == "pdl"))
         say(f"{layers} of {loaded.store.layers} MoE layers decode in few kernels")
     if staging is not None:
-        shares.rates = measure(experts)
+        shares.rates = calibrated.choose_rates(experts, calibration, say)
+    if on_gpu and options.slots is None:
+        say("measuring how many experts fit beside the largest pass")
     free = _room(options, experts, forward, context) if on_gpu and options.slots is None else 0
     slots = free if options.slots is None else options.slots
     pool = ExpertPool(
@@ -122,9 +127,11 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
     if counts is not None:
         experts.early_L = _early(pool, counts)
     experts.pool = pool
+    resizing = None
     if policy.miss == "fetch":
         experts.lru = Lru(pool, per_layer=policy.lru_scope == "layer")
         needed = per_token(loaded.model.config)
+        resizing = resizing_of(policy, experts.lru, forward, context=context, per_token=needed)
         if not all(experts.lru.fits(layer, needed) for layer in range(loaded.store.layers)):
             raise SetupError(
                 f"--placement {policy.name} brings all {needed} experts of a token into slots, of which a layer has "
@@ -156,6 +163,7 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
         chunk=options.chunk or (GPU_CHUNK if on_gpu else CHUNK),
         graph=graph,
         background=background,
+        resizing=resizing,
     )
 
 

@@ -23,6 +23,13 @@ def add_calibrate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     )
     add_engine_options(command)
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the calibration goes")
+    command.add_argument(
+        "--dense",
+        choices=("measured", "derived"),
+        default="measured",
+        help="how a captured step's dense part is found: from a step without cold routes, or as what is left of one "
+        "with them (%(default)s)",
+    )
     command.set_defaults(run=run_calibrate)
 
 
@@ -51,7 +58,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
             # Without a GPU nobody would be resident, and there would be nothing to upload into.
             options = replace(options, slots=len(shape.moe_layers) * shape.experts // 4)
         engine = open_engine(options, say)
-        measured = calibrate.measure(engine, shape, say)
+        measured = calibrate.measure(engine, shape, say, derive_dense=args.dense == "derived")
         calibration.write(args.out, measured)
     finally:
         say.end()

@@ -4,6 +4,7 @@ import argparse
 import re
 from pathlib import Path
 
+from engines.ostinato.errors import SetupError
 from engines.ostinato.planner import calibration as calibrations
 from engines.ostinato.planner import model_shape, residency, routes
 from engines.ostinato.planner.explain import explain
@@ -54,6 +55,9 @@ def add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     command.add_argument("--residency", type=Path, required=True, metavar="FILE")
     command.add_argument("--calibration", type=Path, metavar="FILE", help="what calibrate wrote")
     command.add_argument("--counts", type=Path, metavar="FILE", help="recorded routes to judge it by")
+    command.add_argument(
+        "--step-ms", type=float, metavar="MS", help="a decode step as the run that was recorded took it (its TPOT)"
+    )
     command.set_defaults(run=run_explain)
 
 
@@ -101,11 +105,14 @@ def run_explain(args: argparse.Namespace) -> int:
     Raises:
         SetupError: a file that can't be read, files of different models.
     """
+    if args.step_ms is not None and args.counts is None:
+        raise SetupError("--step-ms is a step of the run whose routes were recorded; name them with --counts")
     print(
         explain(
             residency.read(args.residency),
             calibrations.read(args.calibration) if args.calibration else None,
             routes.read(args.counts) if args.counts else None,
+            args.step_ms,
         )
     )
     return 0

@@ -120,6 +120,7 @@ class DecodeGraph:
             self.service.park()
             self.service.counts(self._cpu_uses_LE)
             self._experts.cpu_experts += int(self._cpu_uses_LE.sum())
+            self._experts.cpu_uses_LE += self._cpu_uses_LE
             if self._lru is not None:
                 self._experts.uploads += self._lru.settle()
 
@@ -134,6 +135,7 @@ class DecodeGraph:
         """Between two steps: let the background see what was used, and move what it wants."""
         self.service.counts(self._cpu_uses_LE)
         self._experts.cpu_experts += int(self._cpu_uses_LE.sum())
+        self._experts.cpu_uses_LE += self._cpu_uses_LE
         uses_LE = self._cpu_uses_LE
         if self._background.counts_hits or self._background.borrowed is not None:
             seen = self._uses_host.numpy()

@@ -13,6 +13,7 @@ from engines.ostinato.background import EVERY, Background
 from engines.ostinato.experts import Experts
 from engines.ostinato.forward import Forward
 from engines.ostinato.prefix import common_prefix
+from engines.ostinato.resizing import Resizing
 from engines.ostinato.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Engine:
         chunk: int = CHUNK,
         graph: "DecodeGraph | None" = None,
         background: Background | None = None,
+        resizing: Resizing | None = None,
     ) -> None:
         self.name, self.vocab_size, self.context, self.eos_ids = name, vocab_size, context, eos_ids
         self.interrupt: Callable[[], bool] | None = None
@@ -55,6 +57,7 @@ class Engine:
         self.cached_ids: list[int] = []
         self.graph = graph
         self.background = background
+        self.resizing = resizing
         self._forward = forward
         self._vocabulary = vocabulary
         self._logits_V = torch.empty(0)
@@ -67,8 +70,10 @@ class Engine:
         The prompt's last token is always computed, since its logits choose the first output token.
         """
         prompt = list(prompt_ids)
-        cached = min(common_prefix(self.cached_ids, prompt), len(prompt) - 1)
+        cached, held = min(common_prefix(self.cached_ids, prompt), len(prompt) - 1), len(self.cached_ids)
         del self.cached_ids[cached:]
+        if self.resizing is not None:
+            self.resizing.at_barrier(peak_tokens=held, held=cached)
         self.experts.begin_request()
         if self.background is not None:
             self.background.before_prefill()
@@ -144,6 +149,7 @@ class Engine:
             "uploads_n": self.experts.uploads,
             "borrowed_hits_n": self.background.borrowed_hits if self.background is not None else 0,
             "resident_n": int(self.experts.pool.resident_LE.sum()),
+            **(self.resizing.timings() if self.resizing is not None else {}),
         }
 
     def reset(self) -> None:

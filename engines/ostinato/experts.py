@@ -49,7 +49,7 @@ class Experts:
         self.uses_LE = np.zeros((store.layers, store.experts), np.int64)
         """Routes of single-token passes outside a captured step."""
         self.cpu_uses_LE = np.zeros_like(self.uses_LE)
-        """Those of them that the CPU computed."""
+        """Routes of single-token passes, captured or not, that the CPU computed."""
         self.prefill_uses_LE = np.zeros_like(self.uses_LE)
         """Routes of passes of several tokens."""
         self.cpu_experts = 0

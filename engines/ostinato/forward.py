@@ -70,6 +70,16 @@ class OwnKv:
         """Of all layers' keys and values."""
         return sum(layer.nbytes for layer in self.layers)
 
+    @property
+    def token_bytes(self) -> int:
+        """One token's keys and values in all layers."""
+        return sum(layer.token_bytes for layer in self.layers)
+
+    def resize(self, room: int, held: int) -> None:
+        """Take room for so many tokens, keeping the first ``held``; on a GPU the room stays the context's."""
+        for layer in self.layers:
+            layer.resize(room, held)
+
 
 class TransformersKv:
     """transformers' own caches, for models whose attention is not of the plain kind (compressed, indexed, linear).

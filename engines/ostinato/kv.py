@@ -86,6 +86,25 @@ class LayerKv:
         """Of keys and values, room included."""
         return sum(t.nbytes for t in (self._keys_GNW, self._values_GNV) if t is not None)
 
+    @property
+    def token_bytes(self) -> int:
+        """Of one token's key and value; 0 before the first pass."""
+        held = [t for t in (self._keys_GNW, self._values_GNV) if t is not None]
+        return sum(t.shape[0] * t.shape[2] * t.itemsize for t in held)
+
+    def resize(self, room: int, held: int) -> None:
+        """Take room for exactly so many tokens and keep the first ``held``. Where a captured step may hold the
+        buffers' addresses, on a GPU, they stay."""
+        if self._keys_GNW is None or self._values_GNV is None or self._keys_GNW.is_cuda:
+            return
+        assert held <= room
+        fresh = []
+        for old in (self._keys_GNW, self._values_GNV):
+            buffer = old.new_empty(old.shape[0], room, old.shape[2])
+            buffer[:, :held] = old[:, :held]
+            fresh.append(buffer)
+        self._keys_GNW, self._values_GNV = fresh
+
     def attend(
         self,
         query_HTW: Tensor,

@@ -50,14 +50,18 @@ class Plan(Protocol):
 
 
 def load_model(
-    folder: Path, *, device: torch.device, dtype: str, progress: Callable[[float], None] = lambda _share: None
+    folder: Path,
+    *,
+    device: torch.device,
+    dtype: str,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> LoadedModel:
     """Load a model folder, or a GGUF file.
 
     Args:
         folder: either.
         dtype: ``auto`` takes the model's own on a GPU, float32 on a CPU.
-        progress: called with the share of bytes read.
+        progress: called with the bytes read so far, and all of them.
 
     Raises:
         SetupError: no model folder, weights missing or of an unknown kind, too little memory.
@@ -94,10 +98,10 @@ def load_model(
             for name, tensor in plan.read(target).items():
                 _assign(model, name, tensor, device)
             done += plan.nbytes(target)
-            progress(done / total)
+            progress(done, total)
         for layer, prefix in enumerate(experts):
             done += plan.fill(store, layer, prefix, experts[prefix])
-            progress(done / total)
+            progress(done, total)
     model.tie_weights()
     for name, buffer in list(model.named_buffers()):
         _put(model, name, buffer.to(device))

@@ -9,6 +9,9 @@ from engines.ostinato.pool import ExpertPool
 
 # Shapes: S = slots.
 
+_SHUT = np.iinfo(np.int64).max
+"""In place of a clock: a slot that is never the one used longest ago, for the host and the kernel alike."""
+
 
 class Lru:
     """Fetches experts into a pool's own slots in place of those used longest ago.
@@ -29,8 +32,20 @@ class Lru:
 
     def fits(self, layer: int, count: int) -> bool:
         """Whether a layer can have so many experts at once."""
-        scope = self.scopes[layer]
-        return count <= scope.stop - scope.start
+        return count <= int((self.used_S[self.scopes[layer]] != _SHUT).sum())
+
+    def limit(self, caps: int) -> None:
+        """Let each layer's part use only so many of its slots: those used last stay, and no slot moves."""
+        for scope in dict.fromkeys((scope.start, scope.stop) for scope in self.scopes):
+            slots = np.arange(*scope)
+            is_shut = self.used_S[slots] == _SHUT
+            usable = slots[~is_shut]
+            self.used_S[slots[is_shut][: max(0, caps - len(usable))]] = 0
+            oldest_first = usable[np.argsort(self.used_S[usable], kind="stable")]
+            for slot in oldest_first[: max(0, len(usable) - caps)].tolist():
+                self.pool.assign(slot, None)
+                self.used_S[slot] = _SHUT
+        self.pool.publish()
 
     def bring(self, layer: int, experts: Sequence[int]) -> int:
         """Make these experts resident, in order; the copies are in order with the current stream. Returns how many

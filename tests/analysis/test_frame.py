@@ -25,6 +25,31 @@ def test_every_turn_is_a_row_with_its_metrics(three: Path) -> None:
     assert ((turns["ttft_s"] + turns["decode_s"] - turns["request_s"]).abs() < 1e-9).all()
 
 
+@pytest.mark.parametrize(("settings", "all_as_expected"), [({"cache_block_tokens": 16}, True), ({}, False)])
+def test_a_cache_of_whole_blocks_is_measured_by_its_blocks(
+    world: Any, speed: Any, settings: dict[str, Any], all_as_expected: bool
+) -> None:
+    def to_blocks(made: Records) -> Records:
+        held = [(turn.prompt_tokens - turn.new_tokens - 1) // 16 * 16 if turn.turn else 0 for turn in made]
+        return [
+            replace(turn, cached_tokens=kept, prefilled_tokens=turn.prompt_tokens - kept)
+            for turn, kept in zip(made, held, strict=True)
+        ]
+
+    engine = {"name": "vllm", "label": "vLLM", "note": "", "settings": settings, "server": {}}
+    folder = world({"vllm": speed()}, sessions=2, records={"vllm": to_blocks}, results={"vllm": {"engine": engine}})
+    summary = summarise(folder)
+    assert summary.engines[0].prefill_reported == 10
+    assert (summary.engines[0].prefill_as_expected == 10) is all_as_expected
+
+
+def test_a_block_size_that_cannot_be_is_named(world: Any, speed: Any) -> None:
+    engine = {"name": "vllm", "label": "", "note": "", "settings": {"cache_block_tokens": 0}, "server": {}}
+    folder = world({"vllm": speed()}, sessions=2, results={"vllm": {"engine": engine}})
+    with pytest.raises(RecordError, match="cache_block_tokens is 0; the file was changed after the run"):
+        read_runs(folder)
+
+
 def test_only_the_last_attempt_at_a_session_counts(world: Any, speed: Any) -> None:
     def tried_twice(made: Records) -> Records:
         failed = replace(made[0], status="stall", token_ns=(), end_ns=None)

@@ -76,5 +76,16 @@ def test_prefill_is_expected_to_be_the_new_tokens(turn: int, prefilled: int, exp
     assert metrics.prefilled_as_expected(replace(TURN, turn=turn, prefilled_tokens=prefilled)) is expected
 
 
+@pytest.mark.parametrize(
+    ("turn", "prefilled", "expected"),
+    [(1, 30, True), (1, 46, True), (1, 47, False), (1, 29, False), (0, 30, True), (0, 31, False)],
+)
+def test_a_cache_of_whole_blocks_may_compute_the_last_one_again(turn: int, prefilled: int, expected: bool) -> None:
+    record = replace(TURN, turn=turn, prefilled_tokens=prefilled)
+    assert metrics.prefilled_as_expected(record, block_tokens=16) is expected
+    metric = metrics.for_blocks(metrics.METRICS["prefilled_as_expected"], 16)
+    assert metric(record) is expected
+
+
 def test_every_metric_states_its_formula() -> None:
     assert all(metric.__doc__ for metric in metrics.METRICS.values())

@@ -3,8 +3,9 @@
 The method of WiSP (routing-aware working-set paging): each layer has equally many slots (the cap C), a miss copies
 the expert in place of the layer's least recently used one, and a pass whose experts exceed the cap is worked off in
 groups of tokens. How many bytes the slots and the KV cache get is a decision of its own (``kv_split``), which
-``online`` revises between requests. Ours differs in its engine: WiSP is a plug-in for vLLM, here decode and prefill
-run on Ostinato's kernels, one session at a time, so that a KV cache beyond the admission floor is never of use.
+``online`` revises between requests (the engine's resizing.py applies both). Ours differs in its engine: WiSP is a
+plug-in for vLLM, here decode and prefill run on Ostinato's kernels, one session at a time, so that a KV cache beyond
+the admission floor is never of use.
 """
 
 from collections.abc import Sequence

@@ -3,17 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engines.ostinato.errors import SetupError
 from engines.ostinato.planner import prefill_cost
-from engines.ostinato.planner.cost import DecodeCosts
+from engines.ostinato.planner.cost import DecodeCosts, bound_ms
 from engines.ostinato.planner.prefill_cost import PathDifference
 from engines.ostinato.planner.residency import read_json, write_json
+from engines.ostinato.shares import Rates
 
-# Shapes: L = MoE layers, E = experts.
+# Shapes: L = MoE layers, E = experts, R = numbers of cold routes, 0 … K.
 
 VERSION = 1
 PATHS = ("split", "upload", "cooperative")
@@ -31,6 +33,8 @@ class LayerGroup:
     """The GPU branch, K experts wide."""
     upload_ms: float
     """Copying one expert to the GPU."""
+    rates: Rates | None = None
+    """What balances the cooperative path, as it was while the sweep ran; None where nothing can be uploaded."""
 
     def line(self, weights: Sequence[float] | None = None) -> tuple[float, float]:
         """α and β of C(r) = α + βr for r ≥ 1, by least squares.
@@ -76,6 +80,16 @@ class Calibration:
     """A whole decode step as measured, to set beside the predicted one."""
     resident_experts: int | None = None
     """How many were resident when the step and the sweep were measured."""
+    all_resident_step_ms: float | None = None
+    """A step whose routes all went to slots, where the dense time comes from it; None where that was timed alone."""
+    cold_shares: tuple[tuple[float, ...], ...] | None = None
+    """How often each layer had 0, 1, … K cold routes in the measured steps, ``[L, R]``; from counts, so as if the
+    experts of a step were chosen independently."""
+    cold_layers: float | None = None
+    """Layers of a measured step that had a cold route, as the CPU's service counted them; None outside a captured
+    step."""
+    cpu_busy_ms: float | None = None
+    """What the service worked in a measured step."""
 
     def __post_init__(self) -> None:
         layers = sorted(layer for group in self.groups for layer in group.layers)
@@ -104,6 +118,22 @@ class Calibration:
         for group in self.groups:
             upload[list(group.layers)] = group.upload_ms
         return upload
+
+    def bound_ms(self, share_LR: NDArray[np.float64] | None = None) -> float | None:
+        """The least that a decode step can take here: the dense part, and the longer branch of every layer.
+
+        Args:
+            share_LR: how often each layer has 0, 1, … K cold routes; None takes those of the measured steps.
+        """
+        if share_LR is None:
+            if self.cold_shares is None:
+                return None
+            share_LR = np.array(self.cold_shares)
+        cpu_ms_LR, gpu_ms_L = np.zeros(share_LR.shape), np.zeros(len(share_LR))
+        for group in self.groups:
+            cpu_ms_LR[list(group.layers)] = group.cpu_ms[: share_LR.shape[1]]
+            gpu_ms_L[list(group.layers)] = group.gpu_ms
+        return bound_ms(cpu_ms_LR, gpu_ms_L, share_LR, dense=self.dense_step_ms)
 
     def prefill_ms(self, path: str, tokens: int) -> float | None:
         """A pass's time on one path, between the measured sizes on a line; None where it was not measured.
@@ -155,11 +185,20 @@ def write(path: Path, calibration: Calibration) -> None:
     """Save as JSON; it appears under its name only when complete.
 
     Fields (version 1): ``version``, ``kind`` ("calibration"), ``model_hash``, ``machine`` {name: text},
-    ``dense_step_ms``, ``decode_step_ms`` or null, ``resident_experts`` or null, ``groups``: each ``layers`` (MoE
-    layers from 0), ``cpu_ms`` (for 0…K cold routes), ``gpu_ms``, ``upload_ms``; ``prefill``: each ``tokens``,
-    ``split_ms``, ``upload_ms``, ``cooperative_ms`` or null.
+    ``dense_step_ms``; each a number or null: ``decode_step_ms``, ``resident_experts``, ``all_resident_step_ms``,
+    ``cold_layers``, ``cpu_busy_ms``; ``cold_shares`` [L, R] or null; ``groups``: each ``layers`` (MoE layers from 0),
+    ``cpu_ms`` (for 0…K cold routes), ``gpu_ms``, ``upload_ms``, ``rates`` {``upload_ms``, ``cpu_tokens``, ``cpu_ms``}
+    or null; ``prefill``: each ``tokens``, ``split_ms``, ``upload_ms``, ``cooperative_ms`` or null. What follows from
+    these is written for other programs and not read: ``fits``, for each group γ0, α and β in ms; ``threshold_tokens``
+    or null.
     """
-    write_json(path, {"version": VERSION, "kind": "calibration", **asdict(calibration)})
+    fits = [
+        {"gamma0_ms": group.cpu_ms[0], "alpha_ms": alpha, "beta_ms": beta}
+        for group in calibration.groups
+        for alpha, beta in [group.line()]
+    ]
+    content = {"version": VERSION, "kind": "calibration", **asdict(calibration)}
+    write_json(path, content | {"fits": fits, "threshold_tokens": calibration.threshold()})
 
 
 def read(path: Path) -> Calibration:
@@ -176,14 +215,26 @@ def read(path: Path) -> Calibration:
                 cpu_ms=tuple(item["cpu_ms"]),
                 gpu_ms=item["gpu_ms"],
                 upload_ms=item["upload_ms"],
+                rates=_rates(item.get("rates")),
             )
             for item in content["groups"]
         )
         names = ("dense_step_ms", "model_hash", "machine", "decode_step_ms", "resident_experts")
+        shares = content.get("cold_shares")  # this and what else is asked for with get came later
         return Calibration(
             groups=groups,
             prefill=tuple(PrefillPoint(**item) for item in content["prefill"]),
+            all_resident_step_ms=content.get("all_resident_step_ms"),
+            cold_layers=content.get("cold_layers"),
+            cpu_busy_ms=content.get("cpu_busy_ms"),
+            cold_shares=None if shares is None else tuple(map(tuple, shares)),
             **{name: content[name] for name in names},
         )
     except (KeyError, TypeError) as error:
         raise SetupError(f"{path} is damaged: {error!r}; calibrate again") from error
+
+
+def _rates(item: Mapping[str, Any] | None) -> Rates | None:
+    if item is None:
+        return None
+    return Rates(upload_ms=item["upload_ms"], cpu_tokens=tuple(item["cpu_tokens"]), cpu_ms=tuple(item["cpu_ms"]))

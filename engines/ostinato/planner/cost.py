@@ -85,6 +85,17 @@ def step_from_shares_ms(costs: DecodeCosts, share_LR: Floats, *, overlapped: boo
     return costs.dense + float((share_LR.T * layers_ms(costs, cold.T, overlapped=overlapped)).sum())
 
 
+def bound_ms(cpu_ms_LR: Floats, gpu_ms_L: Floats, share_LR: Floats, *, dense: float) -> float:
+    """dense + Σ E max{C(r), G}: the least a step can take, from C as measured rather than from a line through it.
+
+    Args:
+        cpu_ms_LR: C(r) of each layer for r = 0, 1, … K.
+        gpu_ms_L: G of each.
+        share_LR: how often each has r cold routes.
+    """
+    return dense + float((share_LR * np.maximum(cpu_ms_LR, gpu_ms_L[:, None])).sum())
+
+
 def residency_ms(costs: DecodeCosts, mu: Floats, q: Floats) -> float:
     """F(H) = βM(H) + Q(H): the part of a step that depends on who is resident."""
     return float((costs.beta * mu + costs.residual * q).sum())

@@ -16,13 +16,18 @@ _MOST_TOKENS = 65536
 
 
 def explain(
-    residency: Residency, calibration: Calibration | None = None, routes: RouteCounts | RouteTrace | None = None
+    residency: Residency,
+    calibration: Calibration | None = None,
+    routes: RouteCounts | RouteTrace | None = None,
+    measured_ms: float | None = None,
 ) -> str:
     """A page of text. Without routes it can say less: the residency file holds none.
 
     Args:
         routes: of held-out sessions, or whatever the residency should be judged by. A trace gives exact step times
             where counts must assume that the experts of a step are chosen independently.
+        measured_ms: a decode step of the run that ``routes`` were recorded in; None takes the calibration's, whose
+            steps had other routes.
 
     Raises:
         SetupError: the files belong to different models.
@@ -36,10 +41,10 @@ def explain(
     counts = routes.counts() if isinstance(routes, RouteTrace) else routes
     parts = [_residency(residency)]
     if calibration is not None:
-        parts.append(_constants(calibration))
+        parts.append(_constants(calibration, residency))
     if routes is not None and counts is not None:
         parts.append(_coverage(residency, counts))
-        parts.append(_step(residency, calibration, routes))
+        parts.append(_step(residency, calibration, routes, measured_ms))
     if calibration is not None:
         parts.append(_prefill(residency, calibration, counts))
     return "\n\n".join(part for part in parts if part)
@@ -51,6 +56,25 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join(f"{cell:{'>' if i else '<'}{widths[i]}}" for i, cell in enumerate(row)).rstrip() for row in rows
     )
+
+
+def bound_of(calibration: Calibration) -> list[str]:
+    """The bound of the calibration's own steps beside their time, and what the CPU did; empty if not measured."""
+    bound, measured = calibration.bound_ms(), calibration.decode_step_ms
+    if bound is None or measured is None:
+        return []
+    lines = [f"bound of these steps, dense + Σ max(C, G): {bound:.3f} ms; {_beside(measured, bound)}"]
+    if calibration.cold_layers is not None and calibration.cold_shares is not None:
+        estimate = sum(1 - shares[0] for shares in calibration.cold_shares)
+        lines.append(
+            f"layers with a cold route, counted: {calibration.cold_layers:.2f} a step (from the shares of experts "
+            f"{estimate:.2f}); the CPU worked {_ms(calibration.cpu_busy_ms)} ms of it"
+        )
+    return lines
+
+
+def _beside(measured: float, bound: float) -> str:
+    return f"measured {measured:.3f} ms, ratio {measured / bound:.2f}"
 
 
 def _residency(residency: Residency) -> str:
@@ -71,7 +95,7 @@ def _residency(residency: Residency) -> str:
     return "\n".join(lines)
 
 
-def _constants(calibration: Calibration) -> str:
+def _constants(calibration: Calibration, residency: Residency) -> str:
     rows = [["layers", "γ0 ms", "α ms", "β ms", "G ms", "upload ms", "line off by"]]
     for group in calibration.groups:
         alpha, beta = group.line()
@@ -87,6 +111,10 @@ def _constants(calibration: Calibration) -> str:
     elif float(np.max(costs.residual)) > 0:
         share = float(np.max(costs.residual / costs.beta))
         lines.append(f"a layer's first cold route costs up to {share:.0%} of β more than the next ones")
+    lines += bound_of(calibration)
+    held = int(residency.resident_LE.sum())
+    if calibration.resident_experts not in (None, held):
+        lines.append(f"measured with {calibration.resident_experts} residents, not with the {held} of this residency")
     return "\n".join(lines)
 
 
@@ -97,7 +125,12 @@ def _coverage(residency: Residency, counts: RouteCounts) -> str:
     return f"{line}; with 1 GiB more on every GPU {grown:.1%}" if residency.source == "recorded" else line
 
 
-def _step(residency: Residency, calibration: Calibration | None, routes: RouteCounts | RouteTrace) -> str:
+def _step(
+    residency: Residency,
+    calibration: Calibration | None,
+    routes: RouteCounts | RouteTrace,
+    measured_ms: float | None,
+) -> str:
     cold = routes.cold(residency.resident_LE)
     grown = routes.cold(residency.grown_LE)
     costs = calibration.costs(_weights(cold.share_LR.mean(0))) if calibration else None
@@ -106,9 +139,16 @@ def _step(residency: Residency, calibration: Calibration | None, routes: RouteCo
     rows.append(["cold routes", f"{now.cold_routes_per_step:.2f}", f"{more.cold_routes_per_step:.2f}"])
     rows.append(["layers with one", f"{cold.q_L.sum():.2f}", f"{grown.q_L.sum():.2f}"])
     rows.append(["predicted ms", _ms(now.decode_step_ms), _ms(more.decode_step_ms)])
-    if calibration is not None and calibration.decode_step_ms is not None:
-        rows.append(["measured ms", _ms(calibration.decode_step_ms), ""])
+    bound = None
+    if calibration is not None:
+        bound = calibration.bound_ms(cold.share_LR)
+        rows.append(["bound ms", _ms(bound), _ms(calibration.bound_ms(grown.share_LR))])
+    seen = measured_ms if measured_ms is not None or calibration is None else calibration.decode_step_ms
+    if seen is not None:
+        rows.append(["measured ms", _ms(seen), ""])
     lines = [table(rows)]
+    if bound is not None and measured_ms is not None:
+        lines.append(f"dense + Σ max(C, G) {bound:.3f} ms; {_beside(measured_ms, bound)}")
     if costs is not None and costs.check() is None:
         gain = increment(costs, mu=cold.mu_L, q=cold.q_L, grown_mu=grown.mu_L, grown_q=grown.q_L)
         lines += [

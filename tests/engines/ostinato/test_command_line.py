@@ -102,10 +102,20 @@ def test_calibrate_measures_every_path_and_writes_what_explain_reads(
     assert group.gpu_ms > 0
     assert group.upload_ms > 0
     assert found.dense_step_ms > 0
+    assert group.rates is not None
+    assert group.rates.upload_ms == group.upload_ms
+    bound = found.bound_ms()
+    assert bound is not None
+    assert f"bound of these steps, dense + Σ max(C, G): {bound:.3f} ms; measured" in text
+    assert bound >= found.dense_step_ms + 2 * group.gpu_ms
     assert found.resident_experts == 4
     assert found.model_hash == model_shape.read(folder).model_hash
     assert main(["plan", *words, str(plan), "--vram-budget", "1MiB", "--slots", "3", "--calibration", str(out)]) == 0
+    capsys.readouterr()
     assert main(["explain", "--residency", str(plan), "--calibration", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert f"dense + Σ max(C, G): {bound:.3f} ms" in printed
+    assert "measured with 4 residents, not with the 3 of this residency" in printed
 
 
 def test_the_service_of_a_captured_step_is_timed_through_its_mailbox(folder: Path) -> None:

@@ -142,6 +142,33 @@ def test_every_policy_chooses_the_same_tokens_captured_or_not(
         assert chosen == model.logits([*ids, *chosen[:-1]])[PROMPT - 1 :].argmax(-1).tolist()
 
 
+def test_slots_that_paging_shuts_and_opens_leave_captured_steps_as_they_were(tiny: Get, on_gpu: Get) -> None:
+    model = tiny("qwen3_moe")
+    engine = on_gpu(
+        model.folder, slots=16, dtype="float32", context=512,
+        placement="paging:kv_split=fixed,kv_blocks=68,online=true,headroom=1.0",
+    )  # fmt: skip
+    budget = engine.resizing.budget
+    caps = {engine.resizing.now.caps}
+    graph_equals_eager(engine, model)
+    caps.add(engine.resizing.now.caps)
+    for peak in (512, 1, 512):
+        engine.reset()
+        engine.resizing.at_barrier(peak_tokens=peak, held=0)
+        assert engine.resizing.now.blocks >= budget.floor_blocks
+        caps.add(engine.resizing.now.caps)
+        # The next prefill is a barrier too: the same peak again, so that the boundary stays for these steps.
+        engine.resizing.at_barrier = lambda **_tokens: None
+        graph_equals_eager(engine, model)
+        del engine.resizing.at_barrier
+        ids = model.ids[:PROMPT]
+        engine.reset()
+        first = engine.prefill(ids).next_id
+        chosen = [first, *engine.decode(first, 20, None)]
+        assert chosen == model.logits([*ids, *chosen[:-1]])[PROMPT - 1 :].argmax(-1).tolist()
+    assert len(caps) > 1, "the boundary moved"
+
+
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_captured_steps_with_borrowed_memory_equal_synchronous_ones_bit_by_bit(
@@ -229,3 +256,34 @@ def test_a_thousand_turns_do_not_grow_the_gpu_memory(tiny: Get, on_gpu: Get) -> 
         history += [first, *engine.decode(first, 3, None)]
         held[turn] = torch.cuda.memory_reserved()
     assert held[1000] <= held[200]
+
+
+def test_a_calibration_bounds_the_step_and_makes_a_restarted_engine_share_as_before(
+    tiny: Get, on_gpu: Get, tmp_path: Path
+) -> None:
+    from engines.ostinato import calibrate
+    from engines.ostinato.planner import calibration, model_shape
+
+    model = tiny("qwen3_moe", num_experts=32)
+    engine = on_gpu(model.folder, slots=16, dtype="bfloat16")
+    table_LE = engine.experts.pool.table_LE.clone()
+    found = calibrate.measure(engine, model_shape.read(model.folder), lambda _text: None)
+    assert torch.equal(engine.experts.pool.table_LE, table_LE), "the tables are as they were"
+    calibration.write(tmp_path / "calibration.json", found)
+    assert found.all_resident_step_ms is not None
+    assert found.all_resident_step_ms > 0
+    assert found.cold_layers is not None
+    assert 0 < found.cold_layers <= 2
+    assert found.bound_ms() is not None
+    assert calibrate.table(found).count("dense + Σ max(C, G)") == 1
+    seen = []
+    for _ in range(2):
+        again = on_gpu(
+            model.folder, slots=16, dtype="bfloat16", calibration=tmp_path / "calibration.json",
+            placement="ostinato:prefill=cooperative",
+        )  # fmt: skip
+        assert again.experts.shares.rates == found.groups[0].rates
+        again.reset()
+        seen.append((again.logits(model.ids[:32]).clone(), again.experts.uploads))
+    assert torch.equal(seen[0][0], seen[1][0])
+    assert seen[0][1] == seen[1][1]

@@ -6,6 +6,8 @@ import pytest
 pytest.importorskip("torch", reason="the engine needs the extra `ostinato`")
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numbered_store import CPU, EXPERTS, LAYERS, check, numbered_store
 
 from engines.ostinato.errors import SetupError
@@ -120,3 +122,24 @@ def test_fetched_experts_take_the_slots_that_were_used_longest_ago(store: Expert
             assert last[gone] <= min(rivals, default=clock)
         last |= dict.fromkeys(wanted, clock)
     assert len(resident()) == 6
+
+
+@settings(deadline=None, max_examples=50)
+@given(uses=st.lists(st.tuples(st.integers(0, LAYERS - 1), st.integers(0, EXPERTS - 1)), max_size=40),
+       caps=st.lists(st.integers(1, 3), max_size=8))  # fmt: skip
+def test_a_limit_keeps_what_was_used_last_and_can_be_lifted(uses: list[tuple[int, int]], caps: list[int]) -> None:
+    pool = ExpertPool(numbered_store(), CPU, 3 * LAYERS)
+    lru = Lru(pool, per_layer=True)
+    order: list[list[int]] = [[] for _ in range(LAYERS)]
+    """Of each layer the residents, the one used longest ago first."""
+    cap = 3
+    for number, (layer, expert) in enumerate(uses):
+        if number % 5 == 4 and caps:
+            cap = caps.pop()
+            lru.limit(cap)
+            order = [held[-cap:] for held in order]
+        lru.bring(layer, [expert])
+        order[layer] = [*(other for other in order[layer] if other != expert), expert][-cap:]
+        check(pool)
+        assert [set(np.flatnonzero(row).tolist()) for row in pool.resident_LE] == [set(held) for held in order]
+        assert all(lru.fits(at, cap) and not lru.fits(at, cap + 1) for at in range(LAYERS))

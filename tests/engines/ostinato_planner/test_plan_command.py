@@ -78,6 +78,9 @@ def test_plan_and_explain(recorded: Path, tmp_path: Path, capsys: pytest.Capture
         model_hash=name,
         machine={"gpu": "none"},
         decode_step_ms=2.9,
+        cold_shares=((0.5, 0.5, 0.0),) * 4,
+        cold_layers=1.75,
+        cpu_busy_ms=0.6,
     )
     calibrations.write(tmp_path / "calibration.json", measured)
     base = ["plan", "--model", str(recorded / "model"), "--vram-budget", "1GiB", "--vram-budget", "1GiB"]
@@ -94,11 +97,24 @@ def test_plan_and_explain(recorded: Path, tmp_path: Path, capsys: pytest.Capture
     words = ["explain", "--residency", str(out), "--calibration", str(tmp_path / "calibration.json")]
     assert run(*words, "--counts", str(recorded / "heldout.npz")) == 0
     printed = capsys.readouterr().out
-    for said in ("28 of 64 experts (43.8%)", "with 1 GiB more on every GPU 100.0%", "measured ms", "2.900"):
+    for said in (
+        "28 of 64 experts (43.8%)",
+        "with 1 GiB more on every GPU 100.0%",
+        "measured ms",
+        "2.900",
+        "counted: 1.75 a step (from the shares of experts 2.00); the CPU worked 0.600 ms of it",
+    ):
         assert said in printed
     for said in ("saves", "is more than", "hides at most", "threshold Np, measured", "threshold Np, predicted"):
         assert said in printed
     assert "assumes" not in printed  # a trace is exact
+    bound = measured.bound_ms(routes.read(recorded / "heldout.npz").cold(plan.resident_LE).share_LR)
+    assert bound is not None
+    assert run(*words, "--counts", str(recorded / "heldout.npz"), "--step-ms", "3.3") == 0
+    wanted = f"dense + Σ max(C, G) {bound:.3f} ms; measured 3.300 ms, ratio {3.3 / bound:.2f}"
+    assert wanted in capsys.readouterr().out
+    with pytest.raises(SetupError, match="name them with --counts"):
+        run(*words, "--step-ms", "3.3")
     assert run("explain", "--residency", str(out)) == 0
     assert run("explain", "--residency", str(out), "--counts", str(recorded / "development.npz")) == 0
     assert "assumes" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from engines.ostinato.planner import routes
 from engines.ostinato.planner.calibration import Calibration, LayerGroup, PrefillPoint
 from engines.ostinato.planner.plan import GIB, Gpu, plan
 from engines.ostinato.planner.routes import RouteCounts, RouteTrace
+from engines.ostinato.shares import Rates
 
 
 def trace(model: str = "m", workload: str = "w") -> RouteTrace:
@@ -29,7 +30,13 @@ def trace(model: str = "m", workload: str = "w") -> RouteTrace:
 def calibration() -> Calibration:
     return Calibration(
         groups=(
-            LayerGroup(layers=(0, 2), cpu_ms=(0.12, 0.324, 0.508), gpu_ms=0.137, upload_ms=0.53),
+            LayerGroup(
+                layers=(0, 2),
+                cpu_ms=(0.12, 0.324, 0.508),
+                gpu_ms=0.137,
+                upload_ms=0.53,
+                rates=Rates(upload_ms=0.53, cpu_tokens=(1.0, 64.0), cpu_ms=(0.2, 0.4)),
+            ),
             LayerGroup(layers=(1,), cpu_ms=(0.11, 0.3, 0.5), gpu_ms=0.13, upload_ms=0.6),
         ),
         dense_step_ms=10.0,
@@ -40,6 +47,10 @@ def calibration() -> Calibration:
         ),
         model_hash="m",
         machine={"gpu": "H200"},
+        all_resident_step_ms=10.5,
+        cold_layers=1.4,
+        cpu_busy_ms=0.6,
+        cold_shares=((0.5, 0.5, 0.0), (1.0, 0.0, 0.0), (0.0, 0.25, 0.75)),
         decode_step_ms=12.5,
     )
 
@@ -145,6 +156,38 @@ def test_a_calibration_comes_back_and_gives_the_constants(tmp_path: Path) -> Non
     assert np.asarray(costs.alpha).tolist() == pytest.approx([0.14, 0.1, 0.14])
     assert np.asarray(costs.beta).tolist() == pytest.approx([0.184, 0.2, 0.184])
     assert again.upload_ms_L.tolist() == [0.53, 0.6, 0.53]
+
+
+def test_a_calibration_file_holds_what_was_fitted_beside_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    calibrations.write(path, calibration())
+    content = json.loads(path.read_text())
+    assert content["fits"][0] == pytest.approx({"gamma0_ms": 0.12, "alpha_ms": 0.14, "beta_ms": 0.184})
+    assert content["threshold_tokens"] == 350
+    assert content["groups"][0]["cpu_ms"] == [0.12, 0.324, 0.508]
+
+
+def test_a_calibration_from_before_rates_were_saved_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    calibrations.write(path, calibration())
+    content = json.loads(path.read_text())
+    for name in ("all_resident_step_ms", "cold_shares", "cold_layers", "cpu_busy_ms", "fits", "threshold_tokens"):
+        del content[name]
+    for group in content["groups"]:
+        del group["rates"]
+    path.write_text(json.dumps(content))
+    old = calibrations.read(path)
+    assert [group.rates for group in old.groups] == [None, None]
+    assert old.bound_ms() is None
+    assert old.costs().dense == 10.0
+
+
+def test_the_bound_of_a_step_is_the_longer_branch_of_every_layer() -> None:
+    # Half of max(.12, .137) and half of .324; max(.11, .13); a quarter of .324, the rest .508.
+    by_hand = 10.0 + (0.5 * 0.137 + 0.5 * 0.324) + 0.13 + (0.25 * 0.324 + 0.75 * 0.508)
+    assert calibration().bound_ms() == pytest.approx(by_hand)
+    never_cold = np.array([[1.0, 0.0, 0.0]] * 3)
+    assert calibration().bound_ms(never_cold) == pytest.approx(10.0 + 0.137 + 0.13 + 0.137)
 
 
 def test_measured_sweep_gives_threshold_and_path() -> None:

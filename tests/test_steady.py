@@ -1,0 +1,76 @@
+"""The hour of turns: its session, its figures and what it calls unsteady."""
+
+import importlib.util
+import random
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the server that is watched needs the extra `ostinato`")
+SCRIPT = Path(__file__).parents[1] / "benchmarks/steady.py"
+
+
+@pytest.fixture(scope="module")
+def steady() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("steady", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["steady"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_sessions_prompts_hold_what_was_said_before(steady: ModuleType) -> None:
+    turns = steady.session(5, 1000, random.Random(0))
+    for before, after in pairwise(turns):
+        assert after.prompt[: len(before.prompt) + len(before.output)] == before.prompt + before.output
+
+
+def test_drift_is_of_medians_and_its_interval_holds_it(steady: ModuleType) -> None:
+    early, late = [1.0, 1.01, 0.99, 1.0], [1.1, 1.11, 1.09, 1.1]
+    middle, low, high = steady.drift(early, late, np.random.default_rng(0))
+    assert middle == pytest.approx(0.1)
+    assert low <= middle <= high
+    assert low > steady.DRIFT
+
+
+def test_growth_drift_and_other_tokens_are_named(steady: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    def judged(growth_mb: float, slower: float, wrong: int) -> str:
+        replayed = [steady.Replayed(s, 5.0 * (1 + slower * s / 100), wrong * (s == 50)) for s in range(1, 101)]
+        seen = [steady.Memory(float(s), 500 + growth_mb * s / 100, 7) for s in range(101)]
+        return "; ".join(steady.judge(replayed, seen))
+
+    assert judged(2, 0.001, 0) == ""
+    assert "memory 500.0 MB before the first turn" in capsys.readouterr().out
+    assert judged(60, 0.001, 0).startswith("memory grew by ")
+    assert judged(2, 0.5, 0).startswith("the step drifted by +4")
+    assert judged(2, 0.001, 3) == "3 tokens were not the forced ones"
+
+
+@pytest.mark.slow
+def test_a_few_seconds_of_turns_against_a_real_server() -> None:
+    words = [
+        sys.executable,
+        str(SCRIPT),
+        "--seconds",
+        "4",
+        "--",
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+        "--slots",
+        "16",
+    ]
+    done = subprocess.run(words, cwd=SCRIPT.parents[1], capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr  # 1: a step that drifts, as one may on a busy machine
+    assert "every token was forced and looked at" in done.stdout, done.stdout + done.stderr
+    assert "median step " in done.stdout
+    assert "were not the forced ones" not in done.stdout
+    assert "the server ended with" not in done.stdout
