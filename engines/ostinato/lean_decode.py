@@ -35,20 +35,23 @@ def install(own: OwnKv, lean: Lean) -> int:
     for uses, before in counts:
         uses[:] = before
     found = 0
-    with torch.inference_mode():
-        for layer, trial in zip(layers, trials, strict=True):
-            gate = _gate(layer, trial, per_token(own.model.config))
-            if gate is None:
-                continue
-            for doubled in (False, True):
-                candidate = LeanLayer(layer, lean, layer.self_attn.ostinato_kv, gate, doubled=doubled)
-                if _agrees(own, candidate, trial):
-                    layer.forward = candidate.forward
-                    layer.ostinato_lean = candidate
-                    found += 1
-                    break
+    for layer, trial in zip(layers, trials, strict=True):
+        with torch.inference_mode(), torch.cuda.device_of(trial.x[0]):
+            fitting = _fitting(own, layer, lean, trial)
+        if fitting is not None:
+            layer.forward = fitting.forward
+            layer.ostinato_lean = fitting
+            found += 1
     own.lean = lean if found else None
     return found
+
+
+def _fitting(own: OwnKv, layer: Any, lean: Lean, trial: "_Trial") -> LeanLayer | None:
+    gate = _gate(layer, trial, per_token(own.model.config))
+    if gate is None:
+        return None
+    tried = (LeanLayer(layer, lean, layer.self_attn.ostinato_kv, gate, doubled=doubled) for doubled in (False, True))
+    return next((candidate for candidate in tried if _agrees(own, candidate, trial)), None)
 
 
 def _counts(layer: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
