@@ -142,6 +142,23 @@ def test_every_policy_chooses_the_same_tokens_captured_or_not(
         assert chosen == model.logits([*ids, *chosen[:-1]])[PROMPT - 1 :].argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("lean", ["on", "off", "pdl"])
+@pytest.mark.parametrize(
+    ("family", "found"), [("qwen3_moe", 2), ("gpt_oss", 2), ("mixtral", 2), ("olmoe", 0), ("deepseek_v3", 0)]
+)
+def test_lean_layers_choose_the_plain_tokens(family: str, found: int, lean: str, tiny: Get, on_gpu: Get) -> None:
+    model = tiny(family)
+    engine = on_gpu(model.folder, slots=6, dtype="float32", lean=lean)
+    modules = engine._forward.model.modules() if hasattr(engine._forward, "model") else ()
+    assert sum(hasattr(module, "ostinato_lean") for module in modules) == (0 if lean == "off" else found)
+    graph_equals_eager(engine, model)
+    ids = model.ids[:PROMPT]
+    engine.reset()
+    chosen = [engine.prefill(ids).next_id]
+    chosen += engine.decode(chosen[0], 20, None)
+    assert chosen == model.logits([*ids, *chosen[:-1]])[PROMPT - 1 :].argmax(-1).tolist()
+
+
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_captured_steps_with_borrowed_memory_equal_synchronous_ones_bit_by_bit(
