@@ -66,7 +66,7 @@ class Background:
         if self.borrowed is None:
             return
         if self._spare is not None and not self._spare.taken:
-            pool.lend(self._spare.take())
+            pool.lend(self._spare.take(pool.store.layout.nbytes))
             self._resize(self.borrowed)
         self._lent.join(self.borrowed.joined)
         lent = (pool.slot_LE >= pool.slots) & (uses_LE > 0)

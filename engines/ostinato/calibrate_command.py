@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engines.ostinato.command_line import Steps, add_engine_options, engine_options
+from engines.ostinato.errors import SetupError
 
 _EXAMPLE = """example:
   python -m engines.ostinato calibrate --model DIR --vram-budget 16GiB --residency residency.json \\
@@ -48,16 +49,23 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
         from engines.ostinato import calibrate
         from engines.ostinato.assembly import open_engine
+        from engines.ostinato.devices import devices
         from engines.ostinato.planner import calibration, model_shape
 
         if args.threads is not None:
             torch.set_num_threads(args.threads)
         shape = model_shape.read(args.model)
         options = engine_options(args)
-        if options.slots is None and (options.device == "cpu" or not torch.cuda.is_available()):
+        device, *others = devices(options.device)
+        if others and options.device != "auto":
+            raise SetupError("calibrate measures one GPU, whose layers all are alike; name one with --device")
+        options = replace(options, device=str(device))
+        if options.slots is None and device.type == "cpu":
             # Without a GPU nobody would be resident, and there would be nothing to upload into.
             options = replace(options, slots=len(shape.moe_layers) * shape.experts // 4)
         engine = open_engine(options, say)
+        if len(engine.groups) > 1:
+            raise SetupError("calibrate measures experts of one size; this model's layers have several")
         measured = calibrate.measure(engine, shape, say, derive_dense=args.dense == "derived")
         calibration.write(args.out, measured)
     finally:

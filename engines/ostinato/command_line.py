@@ -52,14 +52,20 @@ def add_engine_options(command: argparse.ArgumentParser) -> None:
     add("--model", type=Path, required=True, metavar="PATH", help="Hugging Face model folder, or GGUF file")
     add("--context", type=Whole(2), metavar="TOKENS", help="longest prompt + output (the model's)")
     add("--threads", type=Whole(1), metavar="N", help="CPU threads (all cores; with a GPU one less)")
-    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (%(default)s)")
+    add(
+        "--device",
+        default="auto",
+        metavar="NAME[,…]",
+        help="cpu, cuda:N, or several that share the layers: cuda:0,cuda:1; auto: all visible GPUs, else the CPU "
+        "(%(default)s)",
+    )
     add("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"), help="(%(default)s)")
-    add("--vram-budget", type=size_or_none, metavar="SIZE", help="GPU memory to use, as in 16GiB (all that is free)")
+    add("--vram-budget", type=size_or_none, metavar="SIZE", help="memory to use of each GPU, as in 16GiB (all free)")
     add("--residency", type=path_or_none, metavar="FILE", help="resident experts, as plan wrote them")
     add(
         "--routes", type=path_or_none, metavar="FILE", help="recorded routes to choose residents by, where no plan is"
     )
-    add("--slots", type=Whole(0), metavar="N", help="resident experts (what fits; on a CPU none)")
+    add("--slots", type=Whole(0), metavar="N", help="resident experts, of all GPUs (what fits; on a CPU none)")
     add("--chunk", type=Whole(1), metavar="TOKENS", help="most tokens of one prefill pass (2048; on a GPU 8192)")
     add("--no-graph", action="store_true", help="launch every kernel of a decode step by itself")
     add(

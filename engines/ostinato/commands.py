@@ -7,8 +7,9 @@ from pathlib import Path
 from engines.ostinato.errors import SetupError
 from engines.ostinato.planner import calibration as calibrations
 from engines.ostinato.planner import model_shape, residency, routes
+from engines.ostinato.planner.blocks import blocks
 from engines.ostinato.planner.explain import explain
-from engines.ostinato.planner.model_shape import ModelShape, spread
+from engines.ostinato.planner.model_shape import ModelShape
 from engines.ostinato.planner.plan import MARGIN_BYTES, Gpu, capacity_bytes, plan
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -34,7 +35,7 @@ def add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         action="append",
         required=True,
         metavar="SIZE",
-        help="of a GPU; again for each GPU",
+        help="of a GPU; again for each GPU: serve then needs as many, --device cuda:0,cuda:1",
     )
     command.add_argument("--context", type=int, default=32768, metavar="TOKENS", help="longest request (%(default)s)")
     command.add_argument(
@@ -72,7 +73,7 @@ def run_plan(args: argparse.Namespace) -> int:
     measured = calibrations.read(args.calibration) if args.calibration else None
     if recorded is None:
         print("no recorded routes: a uniform plan, equally many experts of every layer (record some with serve)")
-    parts = spread(shape, len(args.vram_budget))
+    parts = blocks(shape, args.vram_budget, args.context)
     last = len(parts) - 1
     gpus = [
         Gpu(

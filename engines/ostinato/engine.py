@@ -37,7 +37,7 @@ class Engine:
     def __init__(
         self,
         forward: Forward,
-        experts: Experts,
+        groups: Sequence[Experts],
         vocabulary: Vocabulary,
         *,
         name: str,
@@ -46,23 +46,36 @@ class Engine:
         eos_ids: frozenset[int],
         chunk: int = CHUNK,
         graph: "DecodeGraph | None" = None,
-        background: Background | None = None,
+        backgrounds: Sequence[Background] = (),
         resizing: Resizing | None = None,
     ) -> None:
         self.name, self.vocab_size, self.context, self.eos_ids = name, vocab_size, context, eos_ids
         self.interrupt: Callable[[], bool] | None = None
         self.chunk = chunk
         """Most tokens of one forward pass; bounds the memory of a prefill."""
-        self.experts = experts
+        self.groups = tuple(groups)
+        """By device and expert size."""
+        self.backgrounds = tuple(backgrounds)
+        """Of each group."""
         self.cached_ids: list[int] = []
         self.graph = graph
-        self.background = background
         self.resizing = resizing
         self._forward = forward
         self._vocabulary = vocabulary
         self._logits_V = torch.empty(0)
         self._pass = 1
         """Tokens of the last prefill's last pass."""
+
+    @property
+    def experts(self) -> Experts:
+        """The only group: one device, one expert size."""
+        (only,) = self.groups
+        return only
+
+    @property
+    def background(self) -> Background | None:
+        """Of the only group."""
+        return next(iter(self.backgrounds), None) if len(self.groups) == 1 else None
 
     def prefill(self, prompt_ids: Sequence[int]) -> Prefill:
         """Keep what the sequence shares with the prompt, compute the rest in chunks.
@@ -74,9 +87,10 @@ class Engine:
         del self.cached_ids[cached:]
         if self.resizing is not None:
             self.resizing.at_barrier(peak_tokens=held, held=cached)
-        self.experts.begin_request()
-        if self.background is not None:
-            self.background.before_prefill()
+        for group in self.groups:
+            group.begin_request()
+        for background in self.backgrounds:
+            background.before_prefill()
         next_id = -1
         for start in range(cached, len(prompt), self.chunk):
             if start > cached and self.interrupt is not None and self.interrupt():
@@ -101,23 +115,28 @@ class Engine:
                 choice = next(graph_steps)
                 self.cached_ids.append(token)
             else:
-                if i and i % EVERY == 0 and self.background is not None and not self.background.idle:
-                    uses = self._uses()
-                    self.background.at_boundary(uses[0] - before[0], uses[1] - before[1], EVERY)
-                    before = uses
+                if i and i % EVERY == 0 and not all(background.idle for background in self.backgrounds):
+                    before = self._between_steps(before)
                 choice = self.step(token)
             yield choice
             token = choice if forced_ids is None else forced_ids[i]
 
-    def _uses(self) -> tuple[np.ndarray, np.ndarray]:
-        """Routes of single steps so far: those that the CPU computed, and all."""
-        return self.experts.cpu_uses_LE.copy(), self.experts.uses_LE.copy()
+    def _uses(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Each group's routes of single steps so far: those that the CPU computed, and all."""
+        return [(group.cpu_uses_LE.copy(), group.uses_LE.copy()) for group in self.groups]
+
+    def _between_steps(self, before: list[tuple[np.ndarray, np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
+        uses = self._uses()
+        for background, (cpu, every), (cpu_before, every_before) in zip(self.backgrounds, uses, before, strict=True):
+            background.at_boundary(cpu - cpu_before, every - every_before, EVERY)
+        return uses
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Append tokens; the logits after the last one, ``[V]``."""
         try:
             logits_V = self._forward.logits(ids, len(self.cached_ids))
-            self.experts.finish()
+            for group in self.groups:
+                group.finish()
         except torch.OutOfMemoryError as error:
             raise BackendError(
                 f"out of device memory at {len(self.cached_ids) + len(ids)} tokens; lower --vram-budget's share of "
@@ -142,13 +161,14 @@ class Engine:
 
     def timings(self) -> dict[str, float | int | str]:
         """What the last request cost the CPU's pool and the link."""
+        groups = self.groups
         return {
             "path": self._path(),
-            "cpu_experts_n": self.experts.cpu_experts,
-            "cpu_ms": self.experts.cpu_ns / 1e6,
-            "uploads_n": self.experts.uploads,
-            "borrowed_hits_n": self.background.borrowed_hits if self.background is not None else 0,
-            "resident_n": int(self.experts.pool.resident_LE.sum()),
+            "cpu_experts_n": sum(group.cpu_experts for group in groups),
+            "cpu_ms": sum(group.cpu_ns for group in groups) / 1e6,
+            "uploads_n": sum(group.uploads for group in groups),
+            "borrowed_hits_n": sum(background.borrowed_hits for background in self.backgrounds),
+            "resident_n": sum(int(group.pool.resident_LE.sum()) for group in groups),
             **(self.resizing.timings() if self.resizing is not None else {}),
         }
 
@@ -158,7 +178,7 @@ class Engine:
 
     def _path(self) -> str:
         """What the last prefill did with its cold experts."""
-        experts = self.experts
+        experts = self.groups[0]
         if experts.staging is None:
             return "split"
         return experts.shares.kind(experts.policy.prefill_path(self._pass).kind)

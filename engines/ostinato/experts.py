@@ -3,6 +3,7 @@
 Registered with transformers once; each experts module carries the number of its layer. Nothing here knows a family.
 """
 
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -28,10 +29,12 @@ NAME = "ostinato"
 
 
 class Experts:
-    """The experts of all layers for one device: where they are, and how a pass computes them.
+    """The experts of a group of layers, one device's and all of one size: where they are, and how a pass computes
+    them. Layers are counted within the group.
 
     Args:
         staging: where a pass's uploads go; None where nothing can be uploaded (no room, or no GPU).
+        layers: the group's layers by their numbers among the model's MoE layers; None: these are all of them.
     """
 
     def __init__(
@@ -42,10 +45,12 @@ class Experts:
         shares: Shares,
         staging: Staging | None,
         policy: Policy,
+        layers: Sequence[int] | None = None,
     ) -> None:
         self.pool, self.branch, self.cpu, self.shares, self.staging = pool, branch, cpu, shares, staging
         self.policy = policy
         store = pool.store
+        self.layers = tuple(range(store.layers) if layers is None else layers)
         self.uses_LE = np.zeros((store.layers, store.experts), np.int64)
         """Routes of single-token passes outside a captured step."""
         self.cpu_uses_LE = np.zeros_like(self.uses_LE)
@@ -231,6 +236,15 @@ class Experts:
         if on_gpu:
             torch.cuda.current_stream().synchronize()
         return self._ids_TK[:T].numpy(), self._weights_TK[:T].float().numpy()
+
+
+def whole_LE(groups: Sequence[Experts], of: Callable[[Experts], np.ndarray]) -> np.ndarray:
+    """What each group says of its layers ``[l, E]``, as ``[L, E]`` of the model."""
+    parts = [of(group) for group in groups]
+    whole = np.zeros((sum(map(len, parts)), parts[0].shape[1]), parts[0].dtype)
+    for group, part in zip(groups, parts, strict=True):
+        whole[list(group.layers)] = part
+    return whole
 
 
 def per_token(config: Any) -> int:

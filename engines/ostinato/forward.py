@@ -11,6 +11,7 @@ from engines.ostinato import experts, kv
 from engines.ostinato.cache import argument_name
 from engines.ostinato.errors import SetupError
 from engines.ostinato.lean_layer import Lean
+from engines.ostinato.stages import Stages
 
 # Shapes: T = new tokens, V = vocabulary.
 
@@ -27,8 +28,12 @@ class Forward(Protocol):
 class OwnKv:
     """Keys and values in ``LayerKv``: what the decode graph needs, and room that is known from the start."""
 
-    def __init__(self, model: PreTrainedModel, device: torch.device, room: int) -> None:
-        self.sequence = kv.Sequence(device, room)
+    def __init__(self, model: PreTrainedModel, stages: Stages, room: int) -> None:
+        self.stages = stages
+        self.sequences = {device: kv.Sequence(device, room) for device in stages.devices}
+        """Of each device; all say the same."""
+        self.sequence = self.sequences[stages.devices[0]]
+        """Of the device where a pass begins."""
         self.model = model
         self.layers: list[kv.LayerKv] = []
         self.compiled = "none"
@@ -37,21 +42,27 @@ class OwnKv:
         """What layers share whose single-token passes have kernels of their own (lean_decode.py)."""
         for name, module in model.named_modules():
             if name.rpartition(".")[2] in ("self_attn", "attention", "attn") and not hasattr(module, "layers"):
-                layer = kv.LayerKv(self.sequence)
+                layer = kv.LayerKv(self.sequences[stages.device(name)])
                 module.ostinato_kv = layer
                 self.layers.append(layer)
         model.set_attn_implementation(kv.NAME)
 
     def logits(self, ids: Ids[int], start: int) -> Tensor:
-        self.sequence.at(start)
+        self.at(start)
         device = self.sequence.device
         ids_1T = torch.tensor([list(ids)], device=device)
         positions_1T = torch.arange(start, start + len(ids), device=device)[None]
         runs_compiled = self.compiled == "all" or (self.compiled == "decode" and len(ids) == 1)
-        with torch.inference_mode(), torch.compiler.set_stance("default" if runs_compiled else "force_eager"):
+        stance = torch.compiler.set_stance("default" if runs_compiled else "force_eager")
+        with torch.inference_mode(), stance, self.stages.running():
             output = self.model(input_ids=ids_1T, position_ids=positions_1T, use_cache=False, logits_to_keep=1)
         logits_V: Tensor = output.logits[0, -1]
         return logits_V
+
+    def at(self, start: int) -> None:
+        """Go on after the first ``start`` tokens."""
+        for sequence in self.sequences.values():
+            sequence.at(start)
 
     def compile(self, which: str) -> None:
         """Compile decoder layers one by one: like ones share the code. Lean ones need it for long passes."""
@@ -87,8 +98,8 @@ class TransformersKv:
     They can only grow: what a new prompt shares with the old one beyond whole sequences is computed again.
     """
 
-    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
-        self.model, self._device = model, device
+    def __init__(self, model: PreTrainedModel, stages: Stages) -> None:
+        self.model, self._stages = model, stages
         self._argument = argument_name(model)
         self._cache = DynamicCache(config=model.config)
         self._held: list[int] = []
@@ -98,15 +109,15 @@ class TransformersKv:
             ids = self._held[:start] + list(ids)
             self._cache = DynamicCache(config=self.model.config)
             self._held = []
-        ids_1T = torch.tensor([list(ids)], device=self._device)
-        with torch.inference_mode():
+        ids_1T = torch.tensor([list(ids)], device=self._stages.devices[0])
+        with torch.inference_mode(), self._stages.running():
             output = self.model(input_ids=ids_1T, use_cache=True, logits_to_keep=1, **{self._argument: self._cache})
         self._held += ids
         logits_V: Tensor = output.logits[0, -1]
         return logits_V
 
 
-def choose(model: PreTrainedModel, device: torch.device, room: int) -> OwnKv | TransformersKv:
+def choose(model: PreTrainedModel, stages: Stages, room: int) -> OwnKv | TransformersKv:
     """Our own keys and values where every attention layer of the model comes to them, else transformers'.
 
     Needs the experts to be installed: a pass is tried.
@@ -114,14 +125,14 @@ def choose(model: PreTrainedModel, device: torch.device, room: int) -> OwnKv | T
     model.set_experts_implementation(experts.NAME)
     if set(getattr(model.config, "layer_types", None) or ()) <= _PLAIN:
         before: Any = model.config._attn_implementation  # noqa: SLF001 - no public reader
-        own = OwnKv(model, device, room)
+        own = OwnKv(model, stages, room)
         if _is_plain(own, getattr(model.config, "num_hidden_layers", 0)):
             return own
         for module in model.modules():
             if hasattr(module, "ostinato_kv"):
                 del module.ostinato_kv
         model.set_attn_implementation(before)
-    other = TransformersKv(model, device)
+    other = TransformersKv(model, stages)
     try:
         other.logits([0] * 4, 0)
     except (RuntimeError, TypeError, AttributeError, ValueError, IndexError) as error:

@@ -36,12 +36,11 @@ class GgufPlan:
         kind = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture)
         self._names = get_tensor_name_map(kind, model.config.num_hidden_layers)
         kinds = {checkpoint.kinds[name] for name in checkpoint if re.search(r"_exps\.weight$", name)}
-        if len(kinds) > 1 or not kinds <= {*PLAIN, "MXFP4"}:
+        if not kinds <= {*PLAIN, "MXFP4"}:
             raise SetupError(
                 f"{checkpoint.folder} holds experts of type {' and '.join(sorted(kinds))}; bfloat16, float16, "
-                "float32 or MXFP4 for all of them can be served"
+                "float32 or MXFP4 can be served"
             )
-        self.mxfp4 = kinds == {"MXFP4"}
 
     def dense(self, experts: Mapping[str, nn.Module]) -> Iterator[str]:
         """What the file has for anything but the experts, by the model's names."""
@@ -65,14 +64,26 @@ class GgufPlan:
         name = self._named(target)
         return 0 if name is None else self._checkpoint[name].nbytes
 
+    def is_mxfp4(self, prefix: str) -> bool:
+        """Whether a layer's experts are stored so.
+
+        Raises:
+            SetupError: some of its matrices are, others not.
+        """
+        kinds = {self._checkpoint.kinds.get(f"{name}.weight") == "MXFP4" for name in _stored(prefix).values()}
+        if len(kinds) > 1:
+            raise SetupError(
+                f"{self._checkpoint.folder} holds MXFP4 and other matrices within {prefix}; layers may differ, the "
+                "three matrices of a layer's experts must be of one type"
+            )
+        return kinds == {True}
+
     def fill(self, store: ExpertStore, layer: int, prefix: str, module: nn.Module) -> int:  # noqa: ARG002
         """Bring one layer's experts into the store; return the bytes read."""
         layout, experts = store.layout, store.experts
-        found = re.search(r"\.(\d+)\.", prefix)
-        assert found is not None
         sizes = {"gate": (layout.width, layout.hidden), "up": (layout.width, layout.hidden)}
         sizes["down"] = (layout.hidden, layout.width)
-        names = {matrix: f"blk.{found[1]}.ffn_{matrix}_exps" for matrix in _MATRICES}
+        names = _stored(prefix)
         shapes: dict[str, tuple[int, ...]] = {
             f"{names[matrix]}.weight": (experts, *sizes[matrix]) for matrix in _MATRICES
         }
@@ -108,7 +119,7 @@ class GgufPlan:
             return
         content = np.empty(size, np.uint8)
         checkpoint.read_into(name, content, start=expert * size)
-        if self.mxfp4:
+        if store.layout.dtype == "mxfp4":
             values, scales = split_mxfp4(content.reshape(-1, MXFP4_BLOCK))
             target[:] = values.reshape(-1)
             store.part(layer, expert, f"{matrix}_scales")[:] = scales
@@ -121,6 +132,13 @@ class GgufPlan:
         name = self._names.get_name(target, try_suffixes=(".weight", ".bias"))
         candidates = () if name is None else (name, f"{name}.weight", f"{name}.bias")
         return next((candidate for candidate in candidates if candidate in self._checkpoint), None)
+
+
+def _stored(prefix: str) -> dict[str, str]:
+    """Matrix → the stem of its tensor's name, for the experts module of a layer."""
+    found = re.search(r"\.(\d+)\.", prefix)
+    assert found is not None
+    return {matrix: f"blk.{found[1]}.ffn_{matrix}_exps" for matrix in _MATRICES}
 
 
 def _unrotated(weight: Tensor, heads: int) -> Tensor:

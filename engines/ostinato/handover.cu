@@ -217,6 +217,20 @@ extern "C" __global__ void emit(
     *length += 1;
 }
 
+// One block. Copies bytes to or from page-locked memory: what one device hands to the next.
+extern "C" __global__ void carry(const unsigned char* source, unsigned char* target, int bytes) {
+    int vectors = (((unsigned long long)source | (unsigned long long)target) & 15) == 0 ? bytes / 16 : 0;
+    for (int i = threadIdx.x; i < vectors; i += blockDim.x) ((uint4*)target)[i] = ((const uint4*)source)[i];
+    for (int i = 16 * vectors + threadIdx.x; i < bytes; i += blockDim.x) target[i] = source[i];
+    __threadfence_system();
+}
+
+// One thread. A device that emits no token goes on to the next position by itself.
+extern "C" __global__ void advance(long long* position, int* length) {
+    *position += 1;
+    *length += 1;
+}
+
 // One block. The GPU keeps the order of use itself: a cold expert takes the slot used longest ago, whose owner becomes
 // cold. used [S], owner [S] (layer * E + expert, -1 none), tables [L * E]; copies [K] (source, 0 none).
 extern "C" __global__ void admit(

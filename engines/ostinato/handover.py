@@ -13,9 +13,15 @@ KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _SOURCE = Path(__file__).with_name("handover.cu")
 
 
-@cache
 def kernel(name: str) -> Any:
     """One kernel of handover.cu for the current GPU: called with ``grid``, ``block`` and ``args``."""
+    return _kernel(name, torch.cuda.current_device())
+
+
+@cache
+def _kernel(name: str, device: int) -> Any:
+    """A module is loaded on one device; which one is current while it is compiled decides."""
+    assert device == torch.cuda.current_device()
     compile_kernel: Any = torch.cuda._compile_kernel  # noqa: SLF001 - PyTorch's own NVRTC; needs no CUDA toolkit
     return compile_kernel(_SOURCE.read_text(encoding="utf-8"), name)
 

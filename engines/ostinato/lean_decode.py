@@ -186,7 +186,7 @@ def _chooses(gate: Gate, logits_E: Tensor, weights: Tensor, ids: Tensor) -> bool
 def _agrees(own: OwnKv, lean: LeanLayer, trial: _Trial) -> bool:
     """Whether each of the layer's halves gives what the layer's own gave."""
     for position in range(_TRIED):
-        own.sequence.at(position)
+        own.at(position)
         between, out, turns = trial.between[position].reshape(1, -1), trial.out[position], trial.turns[position]
         if not isinstance(out, Tensor) or not isinstance(turns, tuple) or not lean.can_turn(*turns):
             return False

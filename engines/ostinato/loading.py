@@ -3,7 +3,7 @@
 The experts never pass through a parameter, so that memory holds them once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,27 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from engines.ostinato.checkpoint import Checkpoint
 from engines.ostinato.errors import SetupError
+from engines.ostinato.expert_layout import ExpertLayout
 from engines.ostinato.gguf_config import config_of
 from engines.ostinato.gguf_file import GgufCheckpoint
 from engines.ostinato.gguf_plan import GgufPlan
 from engines.ostinato.packing import layout_of
 from engines.ostinato.safetensors_plan import SafetensorsPlan
+from engines.ostinato.stages import Block, Stages
 from engines.ostinato.store import ExpertStore
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The MoE layers of one device whose experts have one layout."""
+
+    stage: int
+    """Which of the devices."""
+    layers: tuple[int, ...]
+    """The model's MoE layers, counted from 0; the store counts these alone."""
+    modules: tuple[nn.Module, ...]
+    """Their experts modules; the parameters stay on ``meta``."""
+    store: ExpertStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +43,14 @@ class LoadedModel:
     """What the engine computes with."""
 
     model: PreTrainedModel
-    experts: tuple[nn.Module, ...]
-    """The MoE layers' experts modules, in order; their parameters stay on ``meta``."""
-    store: ExpertStore
+    stages: Stages
+    parts: tuple[Part, ...]
+
+    @property
+    def store(self) -> ExpertStore:
+        """The experts of a model on one device, all of one size."""
+        (only,) = self.parts
+        return only.store
 
 
 class Plan(Protocol):
@@ -45,6 +65,13 @@ class Plan(Protocol):
     def nbytes(self, target: str) -> int:
         """What it takes in the files."""
 
+    def is_mxfp4(self, prefix: str) -> bool:
+        """Whether a layer's experts are stored so.
+
+        Raises:
+            SetupError: some of its matrices are, others not.
+        """
+
     def fill(self, store: ExpertStore, layer: int, prefix: str, module: nn.Module) -> int:
         """Bring one layer's experts into the store; return the bytes read."""
 
@@ -54,12 +81,14 @@ def load_model(
     *,
     device: torch.device,
     dtype: str,
+    blocks: Sequence[Block] = (),
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> LoadedModel:
     """Load a model folder, or a GGUF file.
 
     Args:
         folder: either.
+        blocks: several devices' layers, where it is not all on ``device``.
         dtype: ``auto`` takes the model's own on a GPU, float32 on a CPU.
         progress: called with the bytes read so far, and all of them.
 
@@ -72,41 +101,51 @@ def load_model(
         file = GgufCheckpoint(folder)
         checkpoint, config = file, config_of(file)
         model = skeleton(config, folder, dtype=dtype, device=device)
-        found = GgufPlan(model, file)
-        plan, quantized = found, found.mxfp4
+        plan = GgufPlan(model, file)
     else:
         config = read_config(folder)
         model = skeleton(config, folder, dtype=dtype, device=device)
         checkpoint = Checkpoint(folder)
         plan = SafetensorsPlan(model, checkpoint)
-        quantized = getattr(config, "quantization_config", None) is not None
     experts = {name: module for name, module in model.named_modules() if hasattr(module, "is_transposed")}
     if not experts:
         raise SetupError(
             f"{folder} is no mixture-of-experts model that transformers can dispatch; use --placement none"
         )
-    if quantized and device.type == "cuda" and model.dtype != torch.bfloat16:
+    stages = Stages(model, list(experts), blocks or [Block(device, range(len(experts)))])
+    layouts = [layout_of(module, model.dtype, quantized=plan.is_mxfp4(name)) for name, module in experts.items()]
+    if any(layout.dtype == "mxfp4" for layout in layouts) and device.type == "cuda" and model.dtype != torch.bfloat16:
         raise SetupError(f"{folder} has MXFP4 experts, which a GPU computes in bfloat16; leave --dtype out")
-    first = next(iter(experts.values()))
-    layout = layout_of(first, model.dtype, quantized=quantized)
-    if any(layout_of(module, model.dtype, quantized=quantized) != layout for module in experts.values()):
-        raise SetupError(f"{folder} has experts of different sizes from layer to layer, which can't be served yet")
-    store = ExpertStore(layout, layers=len(experts), experts=first.num_experts)
+    parts = tuple(_parts(stages, experts, layouts))
+    place = {layer: (part.store, number) for part in parts for number, layer in enumerate(part.layers)}
     with checkpoint.open():
         done, total = 0, sum(entry.nbytes for entry in checkpoint.values())
         for target in plan.dense(experts):
             for name, tensor in plan.read(target).items():
-                _assign(model, name, tensor, device)
+                _assign(model, name, tensor, stages.device(name))
             done += plan.nbytes(target)
             progress(done, total)
         for layer, prefix in enumerate(experts):
-            done += plan.fill(store, layer, prefix, experts[prefix])
+            done += plan.fill(*place[layer], prefix, experts[prefix])
             progress(done, total)
     model.tie_weights()
     for name, buffer in list(model.named_buffers()):
-        _put(model, name, buffer.to(device))
+        _put(model, name, buffer.to(stages.device(name)))
+    for name, weight in list(model.named_parameters(remove_duplicate=False)):
+        if not weight.is_meta and weight.device != stages.device(name):  # tied to one on another device
+            _put(model, name, weight.data.to(stages.device(name)))
     _refuse_missing(model, experts, folder)
-    return LoadedModel(model.eval(), tuple(experts.values()), store)
+    return LoadedModel(model.eval(), stages, parts)
+
+
+def _parts(stages: Stages, experts: Mapping[str, nn.Module], layouts: Sequence[ExpertLayout]) -> Iterator[Part]:
+    modules = list(experts.values())
+    for stage, block in enumerate(stages.blocks):
+        for layout in dict.fromkeys(layouts[layer] for layer in block.layers):
+            layers = tuple(layer for layer in block.layers if layouts[layer] == layout)
+            mine = tuple(modules[layer] for layer in layers)
+            store = ExpertStore(layout, layers=len(layers), experts=mine[0].num_experts)  # type: ignore[arg-type]
+            yield Part(stage, layers, mine, store)
 
 
 def read_config(folder: Path) -> PretrainedConfig:

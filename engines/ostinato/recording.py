@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.ostinato.engine import Engine
+from engines.ostinato.experts import whole_LE
 from engines.ostinato.planner import routes
 from engines.ostinato.planner.routes import RouteCounts
 
@@ -26,14 +27,14 @@ class Recorder:
     def __init__(self, engine: Engine, path: Path, *, per_token: int, model_hash: str, workload_hash: str) -> None:
         self._engine, self._path, self._per_token = engine, path, per_token
         self._hashes = {"model_hash": model_hash, "workload_hash": workload_hash}
-        self._captured_LE = np.zeros_like(engine.experts.uses_LE)
-        self._before_LE, self._prefill_before_LE = self._decoded(), engine.experts.prefill_uses_LE.copy()
+        self._captured_LE = np.zeros_like(whole_LE(engine.groups, lambda group: group.uses_LE))
+        self._before_LE, self._prefill_before_LE = self._decoded(), self._prefilled()
         self._written = monotonic()
 
     def counts(self) -> RouteCounts:
         """So far. Steps that ran ahead of an answer's end count as well: at most one a request."""
         decode_LE = self._decoded() - self._before_LE
-        prefill_LE = self._engine.experts.prefill_uses_LE - self._prefill_before_LE
+        prefill_LE = self._prefilled() - self._prefill_before_LE
         routes_a_token = self._per_token * len(decode_LE)
         return RouteCounts(
             decode_LE=decode_LE,
@@ -60,5 +61,8 @@ class Recorder:
     def _decoded(self) -> NDArray[np.int64]:
         if self._engine.graph is not None:
             self._captured_LE += self._engine.graph.recorded()
-        total: NDArray[np.int64] = self._engine.experts.uses_LE + self._captured_LE
+        total: NDArray[np.int64] = whole_LE(self._engine.groups, lambda group: group.uses_LE) + self._captured_LE
         return total
+
+    def _prefilled(self) -> NDArray[np.int64]:
+        return whole_LE(self._engine.groups, lambda group: group.prefill_uses_LE)

@@ -122,6 +122,8 @@ def load(folder: Path, *, context: int | None, device: str, dtype: str) -> Refer
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).is_file():
             raise SetupError(f"{folder / name} is missing; --model must name a Hugging Face model folder")
+    if "," in device:
+        raise SetupError(f"--device {device}: a plain transformers model is on one device; name one")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():

@@ -11,12 +11,14 @@ nothing, a slot saves misses until a layer has one for each expert. So KV keeps 
 rest.
 """
 
+from collections.abc import Sequence
+
 from engines.ostinato.errors import SetupError
+from engines.ostinato.experts import Experts
 from engines.ostinato.forward import OwnKv, TransformersKv
 from engines.ostinato.lru import Lru
 from engines.ostinato.placement.kv_split import SplitBudget
 from engines.ostinato.placement.paging import Paging
-from engines.ostinato.placement.policy import Policy
 
 BLOCK_TOKENS = 16
 """Of a KV block, as in vLLM, where WiSP's split was made for."""
@@ -78,13 +80,14 @@ class Resizing:
 
 
 def resizing_of(
-    policy: Policy, lru: Lru, forward: OwnKv | TransformersKv, *, context: int, per_token: int
+    groups: Sequence[Experts], forward: OwnKv | TransformersKv, *, context: int, per_token: int
 ) -> Resizing | None:
     """None where nothing is to be split: the policy is another, or it gives experts all that the floor leaves.
 
     Raises:
-        SetupError: what ``Resizing`` raises; a model whose KV cache is not the engine's own.
+        SetupError: what ``Resizing`` raises; a model whose KV cache is not the engine's own, or lies on several GPUs.
     """
+    policy, lru = groups[0].policy, groups[0].lru
     if not isinstance(policy, Paging) or (policy.kv_split == "mv_wsa" and not policy.online):
         return None
     if not isinstance(forward, OwnKv):
@@ -92,4 +95,10 @@ def resizing_of(
             f"--placement paging:kv_split={policy.kv_split},online={str(policy.online).lower()} divides keys and "
             "values of plain attention, which this model does not have; leave both settings out"
         )
+    if len(groups) > 1:
+        raise SetupError(
+            f"--placement paging:kv_split={policy.kv_split},online={str(policy.online).lower()} divides one GPU's "
+            "memory among experts of one size; name one with --device, or leave both settings out"
+        )
+    assert lru is not None
     return Resizing(policy, lru, forward, context=context, per_token=per_token)

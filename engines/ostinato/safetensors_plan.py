@@ -53,6 +53,10 @@ class SafetensorsPlan:
         """What it takes in the files."""
         return sum(self._checkpoint[name].nbytes for _, name in self._sources[target])
 
+    def is_mxfp4(self, prefix: str) -> bool:
+        """Whether a layer's experts are stored so: their blocks and scales then have names of their own."""
+        return any(t.startswith(f"{prefix}.") and t.endswith("_blocks") for t in self._sources)
+
     def fill(self, store: ExpertStore, layer: int, prefix: str, module: nn.Module) -> int:
         """Bring one layer's experts into the store; return the bytes read."""
         own = {target: found for target, found in self._sources.items() if target.startswith(f"{prefix}.")}

@@ -101,7 +101,8 @@ def _load(args: argparse.Namespace, say: Steps) -> tuple[Backend, "Recorder | No
     from engines.ostinato.assembly import open_engine
 
     engine = open_engine(engine_options(args), say)
-    engine.experts.shares.path = args.prefill_path
+    for group in engine.groups:
+        group.shares.path = args.prefill_path
     say("warming up")
     _warm_up(engine)
     engine.reset()

@@ -11,15 +11,10 @@ _GROUP_BYTES = 8 << 20
 
 
 class Spare:
-    """Room for experts in what PyTorch's allocator holds and nobody uses; the driver is not asked for more.
+    """Room for experts in what PyTorch's allocator holds and nobody uses; the driver is not asked for more."""
 
-    Args:
-        nbytes: of one expert.
-    """
-
-    def __init__(self, device: torch.device, nbytes: int) -> None:
-        self._device, self._nbytes = device, nbytes
-        self._group = max(1, _GROUP_BYTES // nbytes)
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._taken: list[Tensor] = []
         self._groups = self._reserved = 0
         """How many groups fit while the allocator holds so many bytes."""
@@ -28,18 +23,19 @@ class Spare:
     def taken(self) -> bool:
         return bool(self._taken)
 
-    def take(self) -> list[Tensor]:
+    def take(self, nbytes: int) -> list[Tensor]:
         """Blocks (uint8 ``[nbytes]``), to be used in order with the current stream until ``give_back``."""
+        group = max(1, _GROUP_BYTES // nbytes)
         reserved = torch.cuda.memory_reserved(self._device)
         if reserved != self._reserved:
             stream = torch.cuda.current_stream(self._device).cuda_stream
             segments = [part for part in torch.cuda.memory_snapshot() if part["device"] == self._device.index]
-            self._groups, self._reserved = room(segments, self._group * self._nbytes, stream), reserved
+            self._groups, self._reserved = room(segments, group * nbytes, stream), reserved
         for _ in range(self._groups):
-            self._taken.append(torch.empty(self._group, self._nbytes, dtype=torch.uint8, device=self._device))
+            self._taken.append(torch.empty(group, nbytes, dtype=torch.uint8, device=self._device))
         if torch.cuda.memory_reserved(self._device) > reserved:  # it divides its memory otherwise: ask for less
             self._groups, self._reserved = self._groups // 2, torch.cuda.memory_reserved(self._device)
-        return [block for group in self._taken for block in group]
+        return [block for blocks in self._taken for block in blocks]
 
     def give_back(self) -> None:
         """The blocks are the allocator's again; nobody may name them any more."""

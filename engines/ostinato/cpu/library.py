@@ -98,16 +98,25 @@ class CpuExperts(Protocol):
             out_TD: on the CPU, contiguous, float32; overwritten.
         """
 
-    def service(self, tables: NDArray[np.int64], mailboxes: Sequence[Mailbox]) -> Service:
+    def sharing(self, layout: ExpertLayout) -> "CpuExperts":
+        """The same threads for experts of another layout. Nothing may be computing."""
+
+    def service(
+        self,
+        tables: NDArray[np.int64],
+        mailboxes: Sequence[Mailbox],
+        layouts: Sequence[ExpertLayout] | None = None,
+    ) -> Service:
         """Answers requests of decode steps, parked at first.
 
         Args:
             tables: ``[L, E]`` address of every expert's block, 0 where it is not on the host; copied.
             mailboxes: one a GPU, looked at in turn.
+            layouts: of each layer's experts; None: all have this one's. Those that share threads are known.
         """
 
     def close(self) -> None:
-        """Ends the threads. Stop services first."""
+        """Ends the threads, for all that share them. Stop services first."""
 
 
 def open_cpu_experts(layout: ExpertLayout, threads: int, cores: Sequence[int] | None = None) -> CpuExperts:

@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 from engines.ostinato.cpu.build import build
+from engines.ostinato.cpu.compiled import DTYPES, ThreadPool, load
 from engines.ostinato.cpu.cores import choose_cores
 from engines.ostinato.cpu.library import Mailbox, ServiceStats
 from engines.ostinato.expert_layout import ExpertLayout
 
 # Shapes: T = tokens, D = model width, L = layers, E = experts.
 
-_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "mxfp4": 3}
-_KINDS = {"silu": 0, "gelu_tanh": 1, "silu_clamp": 2, "swiglu_oai": 3}
 X_DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -29,18 +27,6 @@ _OWN_CORE_SPINS = 20_000
 _SHARED_CORE_SPINS = 50
 """Looks before a waiting thread lets others run: about 1 ms where it has its core to itself."""
 ISAS = ("amx", "avx512bf16", "avx512", "avx2", "plain")
-_PARTS = ("gate", "up", "down", "gate_scales", "up_scales", "down_scales", "gate_bias", "up_bias", "down_bias")
-
-
-class _Shape(ctypes.Structure):
-    """``Shape`` of native/job.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("hidden", "width")),
-        *((name, ctypes.c_int32) for name in ("dtype", "bias", "kind", "reserved")),
-        *((name, ctypes.c_float) for name in ("alpha", "limit")),
-        *((name, ctypes.c_int64) for name in _PARTS),
-    )
 
 
 class NativeCpuExperts:
@@ -55,6 +41,7 @@ class NativeCpuExperts:
         isa: str | None = None,
         spins: int | None = None,
         library: Path | None = None,
+        pool: ThreadPool | None = None,
     ):
         """Compiles the kernels at their first use.
 
@@ -63,6 +50,7 @@ class NativeCpuExperts:
             isa: one of :data:`ISAS`; None: the best of this processor.
             spins: looks before a waiting thread lets others run.
             library: built otherwise.
+            pool: threads that exist already, of the same library.
 
         Raises:
             BuildError: no compiler, or it failed.
@@ -75,12 +63,13 @@ class NativeCpuExperts:
             spins = _OWN_CORE_SPINS if len(set(chosen)) == threads else _SHARED_CORE_SPINS
         self.layout, self.threads, self.cores = layout, threads, tuple(chosen)
         self._library = load(library or build())
-        self._shape = _shape(layout)
-        wanted, pinned = isa.encode() if isa else None, (ctypes.c_int * threads)(*chosen)
-        self._pool = self._library.ostinato_open(ctypes.byref(self._shape), wanted, threads, pinned, spins)
-        if not self._pool:
-            raise ValueError(f"this processor, or the library built for it, has no {isa or 'kernels'}")
-        self.isa: str = self._library.ostinato_isa(self._pool).decode()
+        self._pool = pool or ThreadPool(self._library, (ctypes.c_int * threads)(*chosen), threads, spins)
+        self._form = self._pool.form(layout, isa)
+        self.isa: str = self._library.ostinato_isa(self._pool.handle, self._form).decode()
+
+    def sharing(self, layout: ExpertLayout) -> "NativeCpuExperts":
+        """See :meth:`engines.ostinato.cpu.library.CpuExperts.sharing`."""
+        return NativeCpuExperts(layout, threads=self.threads, cores=self.cores, pool=self._pool)
 
     def compute(
         self,
@@ -92,13 +81,13 @@ class NativeCpuExperts:
         out_TD: torch.Tensor,
     ) -> None:
         """See :meth:`engines.ostinato.cpu.library.CpuExperts.compute`."""
-        assert self._pool, "closed"
         check(self.layout, experts, starts, tokens, weights, x_TD, out_TD)
         if len(tokens) == 0:
             out_TD.zero_()
             return
         failed = self._library.ostinato_compute(
-            self._pool,
+            self._pool.handle,
+            self._form,
             len(experts),
             experts.ctypes.data,
             starts.ctypes.data,
@@ -111,29 +100,42 @@ class NativeCpuExperts:
         if failed:
             raise MemoryError(f"no memory for the inner activations of {len(tokens)} routes")
 
-    def service(self, tables: NDArray[np.int64], mailboxes: Sequence[Mailbox]) -> "NativeService":
+    def service(
+        self,
+        tables: NDArray[np.int64],
+        mailboxes: Sequence[Mailbox],
+        layouts: Sequence[ExpertLayout] | None = None,
+    ) -> "NativeService":
         """See :meth:`engines.ostinato.cpu.library.CpuExperts.service`. One service a pool at a time."""
-        assert self._pool, "closed"
-        return NativeService(self._library, self._pool, tables, mailboxes)
+        forms = [self._pool.form(layout) for layout in layouts or [self.layout] * len(tables)]
+        return NativeService(self._library, self._pool.handle, tables, np.array(forms, np.int32), mailboxes)
 
     def close(self) -> None:
         """Ends the threads. Stop services first."""
-        if self._pool:
-            self._library.ostinato_close(self._pool)
-            self._pool = None
+        self._pool.close()
 
 
 class NativeService:
     """:class:`~engines.ostinato.cpu.library.Service` of the pool's first thread."""
 
-    def __init__(self, library: ctypes.CDLL, pool: int, tables: NDArray[np.int64], mailboxes: Sequence[Mailbox]):
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        pool: int,
+        tables: NDArray[np.int64],
+        forms: NDArray[np.int32],
+        mailboxes: Sequence[Mailbox],
+    ):
         assert tables.dtype == np.int64
         assert tables.ndim == 2
         assert mailboxes
+        assert len(forms) == len(tables)
         held = np.ascontiguousarray(tables)
         pairs = np.array([[box.request_address, box.response_address] for box in mailboxes], np.int64)
         self._library, self._shape = library, tables.shape
-        self._service = library.ostinato_service(pool, held.ctypes.data, *held.shape, pairs.ctypes.data, len(pairs))
+        self._service = library.ostinato_service(
+            pool, held.ctypes.data, forms.ctypes.data, *held.shape, pairs.ctypes.data, len(pairs)
+        )
 
     def start(self) -> None:
         """See :class:`~engines.ostinato.cpu.library.Service`."""
@@ -200,44 +202,4 @@ def check(
 def offered(dtype: str, library: Path | None = None) -> list[str]:
     """Those of :data:`ISAS` that have kernels for a layout's dtype on this processor."""
     compiled = load(library or build())
-    return [isa for isa in ISAS if compiled.ostinato_offers(isa.encode(), _DTYPES[dtype])]
-
-
-def _shape(layout: ExpertLayout) -> _Shape:
-    activation = layout.activation
-    shape = _Shape(
-        hidden=layout.hidden,
-        width=layout.width,
-        dtype=_DTYPES[layout.dtype],
-        bias=layout.bias,
-        kind=_KINDS[activation.kind],
-        alpha=activation.alpha,
-        limit=activation.limit,
-    )
-    for name, (offset, _) in layout.parts.items():
-        setattr(shape, name, offset)
-    return shape
-
-
-@cache
-def load(path: Path) -> ctypes.CDLL:
-    """The library with its functions' types."""
-    library = ctypes.CDLL(str(path))
-    pointer, integer = ctypes.c_void_p, ctypes.c_int
-    for name, result, arguments in (
-        ("open", pointer, (pointer, ctypes.c_char_p, integer, pointer, integer)),
-        ("offers", integer, (ctypes.c_char_p, integer)),
-        ("isa", ctypes.c_char_p, (pointer,)),
-        ("close", None, (pointer,)),
-        ("compute", integer, (pointer, integer, *(pointer,) * 5, ctypes.c_int64, pointer)),
-        ("service", pointer, (pointer, pointer, integer, integer, pointer, integer)),
-        ("start", None, (pointer,)),
-        ("park", None, (pointer,)),
-        ("stall", None, (pointer, integer)),
-        ("counts", None, (pointer, pointer)),
-        ("stats", None, (pointer, pointer)),
-        ("stop", None, (pointer,)),
-    ):
-        function = getattr(library, f"ostinato_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
+    return [isa for isa in ISAS if compiled.ostinato_offers(isa.encode(), DTYPES[dtype])]

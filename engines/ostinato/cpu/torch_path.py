@@ -48,9 +48,20 @@ class TorchCpuExperts:
                 y_TD = expert(self.layout, int(address), x_TD[rows]).float()
                 out_TD.index_add_(0, rows, y_TD * torch.from_numpy(weights[routes])[:, None])
 
-    def service(self, tables: NDArray[np.int64], mailboxes: Sequence[Mailbox]) -> TorchService:
+    def sharing(self, layout: ExpertLayout) -> "TorchCpuExperts":
+        """See :meth:`engines.ostinato.cpu.library.CpuExperts.sharing`."""
+        return TorchCpuExperts(layout, threads=self.threads, cores=self.cores)
+
+    def service(
+        self,
+        tables: NDArray[np.int64],
+        mailboxes: Sequence[Mailbox],
+        layouts: Sequence[ExpertLayout] | None = None,
+    ) -> TorchService:
         """See :meth:`engines.ostinato.cpu.library.CpuExperts.service`."""
-        return TorchService(self, tables, mailboxes)
+        return TorchService(
+            [self.sharing(layout) for layout in layouts or [self.layout] * len(tables)], tables, mailboxes
+        )
 
     def close(self) -> None:
         """Nothing to end."""

@@ -26,8 +26,11 @@ class TorchService:
     sequence before the values.
     """
 
-    def __init__(self, experts: "TorchCpuExperts", tables: NDArray[np.int64], mailboxes: Sequence[Mailbox]):
-        self._experts, self._tables, self._boxes = experts, tables, [_Box(box, experts) for box in mailboxes]
+    def __init__(
+        self, experts_L: "Sequence[TorchCpuExperts]", tables: NDArray[np.int64], mailboxes: Sequence[Mailbox]
+    ):
+        self._experts_L, self._tables = experts_L, tables
+        self._boxes = [_Box(box, experts_L[0].layout.hidden) for box in mailboxes]
         self._counts = np.zeros(tables.shape, np.int64)
         self._jobs = self._computed = self._busy_ns = self._longest_ns = 0
         self._stalled = self._stopped = False
@@ -90,7 +93,8 @@ class TorchService:
         if bool(addresses.all()):
             starts, tokens = np.arange(count + 1, dtype=np.int32), np.zeros(count, np.int32)
             weights = np.array(box.weights[:count])
-            self._experts.compute(addresses, starts, tokens, weights, box.x, box.y)
+            computing = self._experts_L[layer]
+            computing.compute(addresses, starts, tokens, weights, box.x(X_DTYPES[computing.layout.dtype]), box.y)
             self._counts[layer, experts] += 1
             self._computed += count
         box.answer[1] = 0 if addresses.all() else 1
@@ -106,15 +110,19 @@ class TorchService:
 class _Box:
     """The fields of a mailbox as arrays over its memory."""
 
-    def __init__(self, box: Mailbox, experts: "TorchCpuExperts"):
-        hidden, dtype = experts.layout.hidden, X_DTYPES[experts.layout.dtype]
-        size = dtype.itemsize * hidden
-        request = memoryview((ctypes.c_uint8 * (MAILBOX_HEADER + size)).from_address(box.request_address))
+    def __init__(self, box: Mailbox, hidden: int):
+        self._hidden = hidden
+        self._x_address = box.request_address + MAILBOX_HEADER
+        request = memoryview((ctypes.c_uint8 * MAILBOX_HEADER).from_address(box.request_address))
         answer = memoryview((ctypes.c_uint8 * (MAILBOX_HEADER + 4 * hidden)).from_address(box.response_address))
         self.request = np.frombuffer(request, np.uint32, 4)
         self.experts = np.frombuffer(request, np.int32, MOST_ROUTES, offset=16)
         self.weights = np.frombuffer(request, np.float32, MOST_ROUTES, offset=80)
-        self.x = torch.frombuffer(request, dtype=dtype, count=hidden, offset=MAILBOX_HEADER)[None]
         self.answer = np.frombuffer(answer, np.uint32, 2)
         self.y = torch.frombuffer(answer, dtype=torch.float32, count=hidden, offset=MAILBOX_HEADER)[None]
         self.last = int(self.answer[0])
+
+    def x(self, dtype: torch.dtype) -> torch.Tensor:
+        """The layer's input, ``[1, D]``."""
+        held = (ctypes.c_uint8 * (dtype.itemsize * self._hidden)).from_address(self._x_address)
+        return torch.frombuffer(held, dtype=dtype)[None]

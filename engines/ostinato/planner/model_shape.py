@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +161,3 @@ def _kv_bytes(config: Mapping[str, Any]) -> int:
 
 def _first(config: Mapping[str, Any], *names: str) -> int | None:
     return next((int(config[name]) for name in names if config.get(name)), None)
-
-
-def spread(shape: ModelShape, gpus: int) -> list[range]:
-    """The MoE layers of each GPU: consecutive ones, as evenly as can be."""
-    count = len(shape.moe_layers)
-    bounds = [count * gpu // gpus for gpu in range(gpus + 1)]
-    return [range(low, high) for low, high in pairwise(bounds)]

@@ -43,4 +43,4 @@ def opened() -> Iterator[Callable[..., Any]]:
 
     yield get
     for engine in engines.values():
-        engine.experts.cpu.close()
+        engine.groups[0].cpu.close()  # with the threads of all that share them

@@ -38,9 +38,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def config_of(family: str, **changes: Any) -> Any:
+    """Of a tiny model."""
+    return AutoConfig.for_model(family, **(_BASE | FAMILIES[family] | changes))
+
+
 def make(family: str, folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> Path:
     """Save a random model of the family in ``folder``; ``changes`` are of its configuration."""
-    config = AutoConfig.for_model(family, **(_BASE | FAMILIES[family] | changes))
+    config = config_of(family, **changes)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     for name, parameter in model.named_parameters():

@@ -1,5 +1,6 @@
 """Tiny models as llama.cpp's converter would write them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ ARCHITECTURES = {"qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "olmoe": "olmoe"
 _KINDS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
-def write(tiny: Tiny, path: Path, kind: str = "F32", dense: str = "F32") -> Path:
-    """``kind`` of the experts: F32, F16, BF16, MXFP4 or what else the gguf package can quantise."""
+def write(tiny: Tiny, path: Path, kind: str | Callable[[int, str], str] = "F32", dense: str = "F32") -> Path:
+    """``kind`` of the experts, or of a layer's matrix: F32, F16, BF16, MXFP4 or what else gguf can quantise."""
     architecture = ARCHITECTURES[tiny.family]
     plain = tiny.plain()
     config = plain.config
@@ -30,7 +31,8 @@ def write(tiny: Tiny, path: Path, kind: str = "F32", dense: str = "F32") -> Path
             layer = int(name.split(".")[2])
             for matrix, value in _split(name.rpartition(".")[2], tensor, plain.model.layers[layer].mlp.experts):
                 suffix = "bias" if name.endswith("_bias") else "weight"
-                _add(writer, f"blk.{layer}.ffn_{matrix}_exps.{suffix}", value, "F32" if suffix == "bias" else kind)
+                own = kind if isinstance(kind, str) else kind(layer, matrix)
+                _add(writer, f"blk.{layer}.ffn_{matrix}_exps.{suffix}", value, "F32" if suffix == "bias" else own)
             continue
         mapped = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert mapped is not None, name

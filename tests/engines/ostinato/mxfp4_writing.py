@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -10,11 +11,16 @@ from families import Tiny
 from safetensors.torch import load_file, save_file
 
 
-def as_mxfp4(model: Tiny, folder: Path) -> Path:
-    """A gpt-oss folder with the layout of the published one; the values are those of the gguf package's rounding."""
+def as_mxfp4(model: Tiny, folder: Path, layers: Sequence[int] | None = None) -> Path:
+    """A gpt-oss folder with the layout of the published one; the values are those of the gguf package's rounding.
+
+    Args:
+        layers: those whose experts become MXFP4; None: all.
+    """
     shutil.copytree(model.folder, folder)
     weights = load_file(folder / "model.safetensors")
-    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
+    chosen = [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]
+    for name in [name for name in chosen if layers is None or int(name.split(".")[2]) in layers]:
         values = weights.pop(name).mT.contiguous().numpy()
         blocks = torch.from_numpy(gguf.quants.quantize(values, gguf.GGMLQuantizationType.MXFP4))
         blocks = blocks.view(*values.shape[:2], -1, 17)

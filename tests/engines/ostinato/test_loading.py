@@ -131,12 +131,3 @@ def test_progress_goes_from_nothing_to_all(folder: Path) -> None:
     load_model(folder, device=torch.device("cpu"), dtype="float32", progress=progress)
     assert seen == sorted(seen)
     assert totals == {seen[-1]}
-
-
-def test_experts_of_two_sizes_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from engines.ostinato import loading
-    from engines.ostinato.expert_layout import ExpertLayout
-
-    widths = iter([32, 32, 48])
-    monkeypatch.setattr(loading, "layout_of", lambda *_args, **_more: ExpertLayout(64, next(widths), "float32"))
-    assert "has experts of different sizes from layer to layer" in said(folder)

@@ -110,7 +110,8 @@ class _Lender:
         self.blocks = list(torch.empty(5, nbytes, dtype=torch.uint8))
         self.taken, self.times = False, 0
 
-    def take(self) -> list[torch.Tensor]:
+    def take(self, nbytes: int) -> list[torch.Tensor]:
+        assert nbytes == self.blocks[0].nbytes
         self.taken, self.times = True, self.times + 1
         return self.blocks
 

@@ -34,25 +34,33 @@ def on_gpu() -> Iterator[Get]:
     engines: list[Any] = []
 
     def get(folder: Path, **options: Any) -> Any:
-        settings: dict[str, Any] = {"context": 2048, "chunk": 32, "threads": 4, "compiled": "none"} | options
-        engines.append(open_engine(Options(model=folder, device="cuda", most_output=2048, **settings)))
+        settings: dict[str, Any] = {
+            "context": 2048,
+            "chunk": 32,
+            "threads": 4,
+            "compiled": "none",
+            "device": "cuda:0",
+        }
+        engines.append(open_engine(Options(model=folder, most_output=2048, **(settings | options))))
         return engines[-1]
 
     yield get
     for engine in engines:
         if engine.graph is not None:
             engine.graph.service.stop()
-        engine.experts.cpu.close()
-        engine.experts.pool.store.close()
+        engine.groups[0].cpu.close()
+        for group in engine.groups:
+            group.pool.store.close()
     engines.clear()
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def place(engine: Any, share: float) -> None:
-    """Make a random part of the experts resident."""
-    every = [(int(layer), int(expert)) for layer, expert in np.ndindex(engine.experts.pool.slot_LE.shape)]
-    engine.experts.pool.fill(random.Random(1).sample(every, round(share * len(every))))
+    """Make a random part of each group's experts resident."""
+    for group in engine.groups:
+        every = [(int(layer), int(expert)) for layer, expert in np.ndindex(group.pool.slot_LE.shape)]
+        group.pool.fill(random.Random(1).sample(every, min(group.pool.slots, round(share * len(every)))))
 
 
 def steps_of(engine: Any, ids: list[int]) -> torch.Tensor:

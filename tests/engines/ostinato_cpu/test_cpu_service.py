@@ -100,6 +100,38 @@ def test_many_gpus_share_one_pool(served) -> None:
             assert torch.equal(box.y, alone(experts, tables, 0, [i, 3], weights, xs[i]))
 
 
+def test_layers_of_two_layouts_share_the_threads(kind, request, bank, gpu) -> None:
+    small, large = ExpertLayout(256, 128, "mxfp4", bias=True), ExpertLayout(256, 192, "bfloat16")
+    banks = [bank(layout, EXPERTS) for layout in (small, large)]
+    opening = request.getfixturevalue("opened")(small) if kind == "native" else None
+    one = opening.__enter__() if opening else TorchCpuExperts(small, threads=torch.get_num_threads())
+    both = [one, one.sharing(large)]
+    tables = np.stack([held.addresses for held in banks])
+    box = gpu(banks[0])
+    service = one.service(tables, [Mailbox(box.request_address, box.response_address)], [small, large])
+    try:
+        service.start()
+        weights = np.full(2, 0.5, np.float32)
+        for sequence in range(1, 21):
+            layer = sequence % 2
+            x_1D = banks[layer].x(1)
+            box.ask(sequence, layer, [1, 3], weights, x_1D)
+            eventually(lambda wanted=sequence: box.sequence == wanted)
+            assert box.status == 0
+            assert torch.equal(box.y, alone(both[layer], tables, layer, [1, 3], weights, x_1D))
+        many = banks[1].x(40)
+        out = torch.empty(many.shape)
+        starts, rows = np.array([0, 40], np.int32), np.arange(40, dtype=np.int32)
+        both[1].compute(banks[1].addresses[:1], starts, rows, np.ones(40, np.float32), many, out)
+        for row in (0, 39):
+            found = alone(both[1], tables, 1, [0], np.ones(1, np.float32), many[row : row + 1])
+            assert torch.allclose(out[row : row + 1], found, rtol=2e-2, atol=2e-2 * float(found.abs().max()))
+    finally:
+        service.stop()
+        if opening:
+            opening.__exit__(None, None, None)
+
+
 def test_layers_and_experts_that_are_not_here_are_answered_as_such(served) -> None:
     _, service, (box,), held, _ = served()
     service.start()

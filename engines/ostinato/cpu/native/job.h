@@ -17,6 +17,7 @@ struct Shape {
 };
 
 struct Job {
+  int form = 0;  // of its experts: which of the pool's shapes they have
   int32_t experts = 0;
   const uint8_t* const* blocks = nullptr;  // one an expert
   const int32_t* starts = nullptr;         // routes of expert e: starts[e] .. starts[e + 1]

@@ -9,31 +9,34 @@ using namespace ostinato;
 
 extern "C" {
 
-// Null: the instruction set is not to be had. `isa` null: the widest.
-void* ostinato_open(const Shape* shape, const char* isa, int threads, const int* cores, int spins) {
+void* ostinato_open(int threads, const int* cores, int spins) {
+  try {
+    return new Pool(threads, cores, spins);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+// The number of another shape, -1: the instruction set is not to be had. `isa` null: the widest.
+int ostinato_add(void* pool, const Shape* shape, const char* isa) {
   for (const char* const* name = ISAS; *name; name++) {
     if (isa && std::strcmp(isa, *name)) continue;
-    if (const Kernels* found = kernels(*name, shape->dtype)) {
-      try {
-        return new Pool(*found, *shape, threads, cores, spins);
-      } catch (const std::exception&) {
-        return nullptr;
-      }
-    }
+    if (const Kernels* found = kernels(*name, shape->dtype)) return static_cast<Pool*>(pool)->add(*found, *shape);
   }
-  return nullptr;
+  return -1;
 }
 
 int ostinato_offers(const char* isa, int dtype) { return kernels(isa, dtype) != nullptr; }
 
-const char* ostinato_isa(void* pool) { return static_cast<Pool*>(pool)->table().isa; }
+const char* ostinato_isa(void* pool, int form) { return static_cast<Pool*>(pool)->table(form).isa; }
 
 void ostinato_close(void* pool) { delete static_cast<Pool*>(pool); }
 
 // 0, or 1: no memory for scratch.
-int ostinato_compute(void* pool, int experts, const int64_t* blocks, const int32_t* starts, const int32_t* rows,
-                     const float* weights, const void* x, int64_t tokens, float* out) {
+int ostinato_compute(void* pool, int form, int experts, const int64_t* blocks, const int32_t* starts,
+                     const int32_t* rows, const float* weights, const void* x, int64_t tokens, float* out) {
   Job job;
+  job.form = form;
   job.experts = experts;
   job.blocks = reinterpret_cast<const uint8_t* const*>(blocks);
   job.starts = starts, job.rows = rows, job.weights = weights;
@@ -46,9 +49,11 @@ int ostinato_compute(void* pool, int experts, const int64_t* blocks, const int32
   return 0;
 }
 
-// `boxes`: pairs of a request's and an answer's address.
-void* ostinato_service(void* pool, const int64_t* tables, int layers, int experts, const int64_t* boxes, int count) {
-  return new Service(*static_cast<Pool*>(pool), tables, layers, experts, reinterpret_cast<const Box*>(boxes), count);
+// `forms`: one a layer. `boxes`: pairs of a request's and an answer's address.
+void* ostinato_service(void* pool, const int64_t* tables, const int32_t* forms, int layers, int experts,
+                       const int64_t* boxes, int count) {
+  return new Service(*static_cast<Pool*>(pool), tables, forms, layers, experts, reinterpret_cast<const Box*>(boxes),
+                     count);
 }
 
 void ostinato_start(void* service) { static_cast<Service*>(service)->start(); }

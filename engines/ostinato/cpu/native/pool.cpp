@@ -31,8 +31,7 @@ uint32_t cut(uint64_t count, uint64_t by) { return uint32_t((count + by - 1) / b
 
 }  // namespace
 
-Pool::Pool(const Kernels& kernels, const Shape& shape, int threads, const int* cores, int spins)
-    : kernels_(kernels), shape_(shape), threads_count_(threads), spins_(spins) {
+Pool::Pool(int threads, const int* cores, int spins) : threads_count_(threads), spins_(spins) {
   for (int i = 0; i < threads; i++) threads_.emplace_back(&Pool::loop, this, i, cores[i]);
 }
 
@@ -42,6 +41,12 @@ Pool::~Pool() {
   generation_.fetch_add(1);
   futex_wake_all(generation_);
   for (auto& thread : threads_) thread.join();
+}
+
+int Pool::add(const Kernels& kernels, const Shape& shape) {
+  std::lock_guard<std::mutex> lock(running_);
+  forms_.push_back(std::make_unique<Form>(kernels, shape));
+  return int(forms_.size()) - 1;
 }
 
 void Pool::loop(int index, int core) {
@@ -106,31 +111,35 @@ void Pool::spin_for(Errand* errand) {
 
 void Pool::plan(Job& job, bool announced) {
   Plan& p = plan_;
+  Form& form = *forms_[size_t(job.form)];
+  const Kernels& kernels = form.kernels;
+  const Shape& shape = form.shape;
+  p.form = &form;
   p.announced = announced;
-  const int64_t x_stride = kernels_.x_stride(shape_), routes = job.starts[job.experts];
-  if (x_stride) job.ready = ready_.at_least(size_t(job.tokens * x_stride));
-  job.inner = inner_.at_least(size_t(routes * kernels_.h_stride(shape_)));
+  const int64_t x_stride = kernels.x_stride(shape), routes = job.starts[job.experts];
+  if (x_stride) job.ready = form.ready.at_least(size_t(job.tokens * x_stride));
+  job.inner = form.inner.at_least(size_t(routes * kernels.h_stride(shape)));
   uint32_t preparing = 0;
   if (x_stride && job.tokens == 1) {
-    kernels_.prepare(shape_, job, 0);  // shorter than telling another thread
+    kernels.prepare(shape, job, 0);  // shorter than telling another thread
   } else if (x_stride) {
     p.unit_tokens = uint32_t(std::clamp<int64_t>(job.tokens / (4 * threads_count_), 1, 16));
     preparing = cut(uint64_t(job.tokens), p.unit_tokens);
   }
-  const uint32_t packs = plan_packs(job), step = packs ? 16 : 1;
-  const uint64_t parts = PARTS * uint64_t(threads_count_), rows = uint64_t(job.experts) * uint64_t(shape_.width);
+  const uint32_t packs = plan_packs(form, job), step = packs ? 16 : 1;
+  const uint64_t parts = PARTS * uint64_t(threads_count_), rows = uint64_t(job.experts) * uint64_t(shape.width);
   p.unit_rows = std::min(MOST_ROWS, step * cut(rows, step * parts));
-  p.unit_columns = std::min(MOST_ROWS, step * cut(uint64_t(shape_.hidden), step * parts));
+  p.unit_columns = std::min(MOST_ROWS, step * cut(uint64_t(shape.hidden), step * parts));
   p.prepared = preparing;
   p.packed = p.prepared + packs;
   p.halfway = p.packed + cut(rows, p.unit_rows);
-  p.total = p.halfway + cut(uint64_t(shape_.hidden), p.unit_columns);
+  p.total = p.halfway + cut(uint64_t(shape.hidden), p.unit_columns);
   p.job = job;
 }
 
 // Packs of 16 tokens of the experts that use tiles; how many there are.
-uint32_t Pool::plan_packs(Job& job) {
-  const int least = kernels_.tile_tokens(shape_);
+uint32_t Pool::plan_packs(Form& form, Job& job) {
+  const int least = form.kernels.tile_tokens(form.shape);
   packs_.assign(size_t(job.experts), -1);
   pack_experts_.clear();
   for (int32_t expert = 0; least && expert < job.experts; expert++) {
@@ -141,10 +150,10 @@ uint32_t Pool::plan_packs(Job& job) {
   }
   job.packs = packs_.data();
   // 16 tokens of 2 bytes, with room for rows that are padded to 128 values.
-  const size_t packs = pack_experts_.size(), hidden = size_t(shape_.hidden) + 128, width = size_t(shape_.width) + 128;
+  const size_t packs = pack_experts_.size(), hidden = size_t(form.shape.hidden) + 128, width = size_t(form.shape.width) + 128;
   if (packs) {
-    job.x_packed = x_packed_.at_least(packs * 32 * hidden);
-    job.inner_packed = inner_packed_.at_least(packs * 32 * width);
+    job.x_packed = form.x_packed.at_least(packs * 32 * hidden);
+    job.inner_packed = form.inner_packed.at_least(packs * 32 * width);
   }
   return uint32_t(packs);
 }
@@ -213,29 +222,31 @@ void Pool::work(uint32_t generation) {
 
 void Pool::unit(uint32_t number) {
   const Plan& p = plan_;
+  const Kernels& kernels = p.form->kernels;
+  const Shape& shape = p.form->shape;
   if (number < p.prepared) {
     const int64_t first = int64_t(number) * p.unit_tokens;
     const int64_t end = std::min(first + p.unit_tokens, p.job.tokens);
-    for (int64_t token = first; token < end; token++) kernels_.prepare(shape_, p.job, token);
+    for (int64_t token = first; token < end; token++) kernels.prepare(shape, p.job, token);
   } else if (number < p.packed) {
     await_completed(p.prepared);
     const int64_t pack = number - p.prepared;
     const int32_t expert = pack_experts_[size_t(pack)];
-    kernels_.pack(shape_, p.job, expert, pack - packs_[size_t(expert)]);
+    kernels.pack(shape, p.job, expert, pack - packs_[size_t(expert)]);
   } else if (number < p.halfway) {
     await_completed(p.packed);
     int64_t row = int64_t(number - p.packed) * p.unit_rows;
-    const int64_t end = std::min(row + p.unit_rows, p.job.experts * shape_.width);
+    const int64_t end = std::min(row + p.unit_rows, p.job.experts * shape.width);
     while (row < end) {  // rows of all experts are counted on, so a unit may end in the next one
-      const int64_t expert = row / shape_.width, base = expert * shape_.width;
-      const int64_t until = std::min(end, base + shape_.width);
-      kernels_.gate_up(shape_, p.job, int32_t(expert), row - base, until - base);
+      const int64_t expert = row / shape.width, base = expert * shape.width;
+      const int64_t until = std::min(end, base + shape.width);
+      kernels.gate_up(shape, p.job, int32_t(expert), row - base, until - base);
       row = until;
     }
   } else {
     await_completed(p.halfway);
     const int64_t column = int64_t(number - p.halfway) * p.unit_columns;
-    kernels_.down(shape_, p.job, column, std::min(column + p.unit_columns, shape_.hidden));
+    kernels.down(shape, p.job, column, std::min(column + p.unit_columns, shape.hidden));
   }
 }
 

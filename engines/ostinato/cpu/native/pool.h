@@ -5,6 +5,7 @@
 // taken a unit: one that wakes late, or that the system has set aside, costs nothing but its help.
 #pragma once
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -32,18 +33,27 @@ class Errand {
 class Pool {
  public:
   // `spins`: how often a thread looks before it lets another run; few where threads share cores.
-  Pool(const Kernels& kernels, const Shape& shape, int threads, const int* cores, int spins);
+  Pool(int threads, const int* cores, int spins);
   ~Pool();
   Pool(const Pool&) = delete;
 
+  // Another shape of experts, from the thread that opens the pool and before a job has it; its number.
+  int add(const Kernels& kernels, const Shape& shape);
   void run(Job job);      // from any thread of the caller's, which sleeps until the job is done
   bool try_here(Job job);  // from thread 0, which takes part; false: another job is running
   void spin_for(Errand* errand);  // null: the errand is over, and thread 0 has left it when this returns
-  const Kernels& table() const { return kernels_; }
-  const Shape& shape() const { return shape_; }
+  const Kernels& table(int form) const { return forms_[size_t(form)]->kernels; }
 
  private:
+  // Scratch is each form's own: the ends of its rows stay zero.
+  struct Form {
+    const Kernels& kernels;
+    const Shape shape;
+    Scratch ready, inner, x_packed, inner_packed;
+    Form(const Kernels& k, const Shape& s) : kernels(k), shape(s) {}
+  };
   struct Plan {
+    Form* form;
     Job job;
     uint32_t prepared, packed, halfway, total;  // units up to the end of each phase
     uint32_t unit_tokens, unit_rows, unit_columns;
@@ -52,22 +62,20 @@ class Pool {
   void loop(int index, int core);
   bool await(int index, uint32_t seen);
   void plan(Job& job, bool announced);
-  uint32_t plan_packs(Job& job);
+  uint32_t plan_packs(Form& form, Job& job);
   uint32_t publish();
   void work(uint32_t generation);
   void unit(uint32_t number);
   void await_completed(uint32_t count);
   void wake();
 
-  const Kernels& kernels_;
-  const Shape shape_;
+  std::vector<std::unique_ptr<Form>> forms_;
   const int threads_count_, spins_;
   std::vector<std::thread> threads_;
   std::mutex running_;
   Plan plan_{};
   std::vector<int64_t> packs_;
   std::vector<int32_t> pack_experts_;  // of each pack
-  Scratch ready_, inner_, x_packed_, inner_packed_;
 
   alignas(64) std::atomic<uint32_t> generation_{0};  // one more: there is a job. Threads sleep on it
   std::atomic<uint32_t> sleepers_{0};

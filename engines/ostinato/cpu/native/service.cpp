@@ -28,11 +28,13 @@ constexpr int32_t ROWS[MOST_ROUTES] = {};
 
 }  // namespace
 
-Service::Service(Pool& pool, const int64_t* tables, int layers, int experts, const Box* boxes, int count)
+Service::Service(Pool& pool, const int64_t* tables, const int32_t* forms, int layers, int experts, const Box* boxes,
+                 int count)
     : pool_(pool),
       layers_(layers),
       experts_(experts),
       tables_(tables, tables + size_t(layers) * size_t(experts)),
+      forms_(forms, forms + layers),
       boxes_(boxes, boxes + count),
       last_(size_t(count)),
       counts_(new std::atomic<int64_t>[tables_.size()]()) {}
@@ -78,6 +80,7 @@ bool Service::answer(size_t box, uint32_t sequence) {
   const bool known = find(request, blocks);
   if (known) {
     Job job;
+    job.form = forms_[size_t(request.layer)];
     job.experts = request.count, job.blocks = blocks;
     job.starts = STARTS, job.rows = ROWS, job.weights = request.weights;
     job.x = request.x, job.tokens = 1, job.out = answer.y;

@@ -35,7 +35,8 @@ struct Stats {
 
 class Service : public Errand {
  public:
-  Service(Pool& pool, const int64_t* tables, int layers, int experts, const Box* boxes, int count);
+  Service(Pool& pool, const int64_t* tables, const int32_t* forms, int layers, int experts, const Box* boxes,
+          int count);
   ~Service() override { park(); }
 
   void start();
@@ -53,6 +54,7 @@ class Service : public Errand {
   Pool& pool_;
   const int layers_, experts_;
   const std::vector<int64_t> tables_;
+  const std::vector<int32_t> forms_;  // of each layer's experts
   const std::vector<Box> boxes_;
   std::vector<uint32_t> last_;  // answered, by box
   std::unique_ptr<std::atomic<int64_t>[]> counts_;
