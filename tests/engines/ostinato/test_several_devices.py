@@ -73,7 +73,10 @@ def test_two_devices_give_the_plain_logits_and_tokens(family: str, tiny: Get, op
     assert engine.timings()["resident_n"] == 16
 
 
-@pytest.mark.parametrize("placement", POLICIES)
+@pytest.mark.parametrize(
+    "placement",
+    [pytest.param(name, marks=() if name in ("lru_cache", "stream") else pytest.mark.slow) for name in POLICIES],
+)
 def test_every_policy_is_exact_on_two_devices(placement: str, tiny: Get, opened: Get) -> None:
     model, engine = on_two(tiny, opened, "qwen3_moe", placement=placement)
     assert engine.groups[0].policy is not engine.groups[1].policy
