@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from engines.ostinato import lean, placing
 from engines.ostinato.background import Background
 from engines.ostinato.capacity import room_bytes
@@ -61,6 +63,8 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
     """
     devices = named_devices(options.device)
     on_gpu = devices[0].type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(devices[0])  # page-locking would otherwise wake the first GPU, needed or not
     plan = residencies.read(options.residency) if options.residency is not None else None
     counts = routes.read_counts(options.routes) if options.routes is not None else None
     calibration = calibrations.read(options.calibration) if options.calibration else None
@@ -86,7 +90,7 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
         if group.staging is not None:
             group.shares.rates = measure(group)
     if options.slots is not None or not on_gpu:
-        rooms = placing.room_of(options.slots or 0, loaded)
+        rooms = placing.room_of(options.slots or 0, loaded, plan)
     else:
         rooms = room_bytes(
             devices, forward, chunk=options.chunk or GPU_CHUNK, context=context, vram_budget=options.vram_budget

@@ -121,6 +121,7 @@ def test_a_plan_says_which_layers_a_device_has_and_who_is_resident(tiny: Get, op
     residency.write(tmp_path / "plan.json", made)
     engine = opened(model.folder, device="cpu,cpu", slots=20, residency=tmp_path / "plan.json")
     assert [group.layers for group in engine.groups] == [(0,), (1, 2, 3)]
+    assert [group.pool.slots for group in engine.groups] == [6, 14], "shared as the plan's residents are"
     named = [{*pool.resident, *pool.reserve} for pool in made.pools]
     for group, pool, every in zip(engine.groups, made.pools, named, strict=True):
         resident = {(group.layers[a], int(b)) for a, b in np.argwhere(group.pool.resident_LE)}
