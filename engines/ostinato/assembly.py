@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+import torch
+
 from engines.ostinato import calibrated, lean, lean_decode, placing
 from engines.ostinato.background import Background
 from engines.ostinato.capacity import room_bytes
@@ -67,6 +69,8 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
     """
     devices = named_devices(options.device)
     on_gpu = devices[0].type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(devices[0])  # page-locking would otherwise wake the first GPU, needed or not
     plan = residencies.read(options.residency) if options.residency is not None else None
     counts = routes.read_counts(options.routes) if options.routes is not None else None
     calibration = calibrated.read(options.calibration, options.model) if options.calibration else None
@@ -98,7 +102,7 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
             mine = placing.calibration_of(calibration, group.layers) if calibration is not None else None
             group.shares.rates = calibrated.choose_rates(group, mine, say)
     if options.slots is not None or not on_gpu:
-        rooms = placing.room_of(options.slots or 0, loaded)
+        rooms = placing.room_of(options.slots or 0, loaded, plan)
     else:
         say("measuring how many experts fit beside the largest pass")
         rooms = room_bytes(

@@ -207,7 +207,7 @@ class CapturedStep:
         x_1D, ids_1K, weights_1K = x_1D.contiguous(), ids_1K.contiguous(), weights_1K.contiguous()
         out_1D = torch.empty_like(x_1D)
         if item.lru is not None:
-            item.lru.admit(layer, ids_1K, weights_1K, part.addresses_K, part.weights_K, item.uses_LE)
+            item.lru.admit(layer, ids_1K, weights_1K, part.addresses_K, part.weights_K, item.uses_LE[layer])
             item.branch.one(x_1D, part.addresses_K, part.weights_K, item.h_KI, part.out_D)
             out_1D.copy_(part.out_D[None])
             return out_1D

@@ -6,7 +6,7 @@ be resident: the policy's or the plan's experts first, then those that cover mos
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -64,19 +64,19 @@ def spread(
     return [Block(device, layers) for device, layers in zip(devices, spread_over, strict=True)]
 
 
-def room_of(slots: int, loaded: LoadedModel) -> list[int]:
-    """Bytes on each device for a number of experts in all, shared by layers; each counts its device's mean size."""
+def room_of(slots: int, loaded: LoadedModel, plan: Residency | None) -> list[int]:
+    """Bytes on each device for a number of experts in all, each of its device's mean size: shared as the plan's are,
+    else by layers."""
+    blocks = loaded.stages.blocks
+    weights = [len(block.layers) for block in blocks]
+    if plan is not None and any(pool.resident for pool in plan.pools):
+        weights = [len(pool.resident) for pool in plan.pools]
+    ends = [slots * end // sum(weights) for end in accumulate(weights, initial=0)]
     rooms = []
-    total = sum(len(part.layers) for part in loaded.parts)
-    for stage in range(len(loaded.stages.blocks)):
+    for stage, (block, before, after) in enumerate(zip(blocks, ends, ends[1:], strict=False)):
         mine = [part for part in loaded.parts if part.stage == stage]
-        layers = sum(len(part.layers) for part in mine)
-        before = loaded.stages.blocks[stage].layers.start
-        share = slots * (before + layers) // total - slots * before // total
-        if len(mine) == 1:
-            rooms.append(share * mine[0].store.layout.nbytes)
-        else:
-            rooms.append(share * sum(len(part.layers) * part.store.layout.nbytes for part in mine) // layers)
+        layer_bytes = sum(len(part.layers) * part.store.layout.nbytes for part in mine)
+        rooms.append((after - before) * layer_bytes // len(block.layers))
     return rooms
 
 

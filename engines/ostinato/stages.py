@@ -94,11 +94,9 @@ class Stages:
                 module.register_forward_pre_hook(hook, with_kwargs=True)
 
     def _hook(self, stage: int) -> Callable[..., tuple[Any, Any] | None]:
-        device = self.devices[stage]
-
         def hand_over(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
             away: dict[int, Tensor] = {}
-            _each_tensor((args, kwargs), lambda t: away.setdefault(id(t), t) if t.device != device else t)
+            _each_tensor((args, kwargs), lambda t: away.setdefault(id(t), t) if self.is_away(t, stage) else t)
             held = self._moved
             if stage != self.at:
                 self._moved = {}
@@ -116,6 +114,10 @@ class Stages:
             return moved
 
         return hand_over
+
+    def is_away(self, tensor: Tensor, stage: int) -> bool:
+        """Whether a stage can't read a tensor where it lies."""
+        return tensor.device != self.devices[stage]
 
     def _copy(self, _left: int, entered: int, tensors: list[Tensor]) -> list[Tensor]:
         device = self.devices[entered]

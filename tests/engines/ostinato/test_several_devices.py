@@ -73,7 +73,10 @@ def test_two_devices_give_the_plain_logits_and_tokens(family: str, tiny: Get, op
     assert engine.timings()["resident_n"] == 16
 
 
-@pytest.mark.parametrize("placement", POLICIES)
+@pytest.mark.parametrize(
+    "placement",
+    [pytest.param(name, marks=() if name in ("lru_cache", "stream") else pytest.mark.slow) for name in POLICIES],
+)
 def test_every_policy_is_exact_on_two_devices(placement: str, tiny: Get, opened: Get) -> None:
     model, engine = on_two(tiny, opened, "qwen3_moe", placement=placement)
     assert engine.groups[0].policy is not engine.groups[1].policy
@@ -118,6 +121,7 @@ def test_a_plan_says_which_layers_a_device_has_and_who_is_resident(tiny: Get, op
     residency.write(tmp_path / "plan.json", made)
     engine = opened(model.folder, device="cpu,cpu", slots=20, residency=tmp_path / "plan.json")
     assert [group.layers for group in engine.groups] == [(0,), (1, 2, 3)]
+    assert [group.pool.slots for group in engine.groups] == [6, 14], "shared as the plan's residents are"
     named = [{*pool.resident, *pool.reserve} for pool in made.pools]
     for group, pool, every in zip(engine.groups, made.pools, named, strict=True):
         resident = {(group.layers[a], int(b)) for a, b in np.argwhere(group.pool.resident_LE)}

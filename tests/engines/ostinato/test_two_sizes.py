@@ -68,7 +68,10 @@ def test_resident_experts_of_two_sizes_give_the_plain_logits(mixed: Any, opened:
     assert difference(steps_of(engine, model.ids), wanted[PROMPT:]) < 1e-5
 
 
-@pytest.mark.parametrize("placement", POLICIES)
+@pytest.mark.parametrize(
+    "placement",
+    [pytest.param(name, marks=() if name in ("ostinato", "lru_cache") else pytest.mark.slow) for name in POLICIES],
+)
 def test_every_policy_serves_experts_of_two_sizes(mixed: Any, opened: Get, placement: str) -> None:
     model, folder, wanted = mixed
     engine = opened(folder, slots=16, placement=placement)
