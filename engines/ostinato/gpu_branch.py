@@ -15,8 +15,9 @@ from engines.ostinato.tiles import Tile, tile
 
 
 def _down_tile(width: int) -> Tile:
-    """Two rows: a program has those of all of the token's experts on their way at once."""
-    columns = min(1024, triton.next_power_of_2(width))
+    """Two rows: a program has those of all of the token's experts on their way at once (768 columns on an H200: 7.9 µs
+    with 256 at a time, 9.7 with all)."""
+    columns = min(256, triton.next_power_of_2(width))
     return Tile(2, columns, 4)
 
 
@@ -92,6 +93,8 @@ class _TritonPass:
             return
         self._here_E[experts] = 1
         routes_R, starts = self._routes.gather(experts)
+        if not len(routes_R):
+            return  # copied although no token chose them
         counts = np.diff(starts)
         size = int(np.clip(1 << int(counts.mean() - 1).bit_length(), 16, 128))
         per_expert = -(-counts // size)

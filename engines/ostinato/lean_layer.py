@@ -138,7 +138,7 @@ class LeanLayer:
 
         rows, D = weights.shape
         out = torch.empty(1, rows, dtype=x_1D.dtype, device=x_1D.device)
-        size = self._lean.tiles.get(name) or tile(D, 1 if name == "router" else None)
+        size = self._lean.tiles.get(name) or tile(D, rows=1 if name == "router" or D > 2048 else 2)
         product[(-(-rows // size.rows),)](
             x_1D, None if norm is None else norm.weight, weights, bias, residual, out, normed,
             0.0 if norm is None else float(norm.variance_epsilon), D, rows, 1 << (D - 1).bit_length(), size.rows,

@@ -85,20 +85,18 @@ def resizing_of(
     """None where nothing is to be split: the policy is another, or it gives experts all that the floor leaves.
 
     Raises:
-        SetupError: what ``Resizing`` raises; a model whose KV cache is not the engine's own, or lies on several GPUs.
+        SetupError: what ``Resizing`` raises; several GPUs or expert sizes; a model whose KV cache is not the engine's
+            own.
     """
     policy, lru = groups[0].policy, groups[0].lru
-    if not isinstance(policy, Paging) or (policy.kv_split == "mv_wsa" and not policy.online):
+    if not isinstance(policy, Paging) or lru is None or (policy.kv_split == "mv_wsa" and not policy.online):
         return None
+    setting = f"--placement paging:kv_split={policy.kv_split},online={str(policy.online).lower()}"
+    if len(groups) > 1:
+        raise SetupError(f"{setting} splits one GPU between slots of one size and keys and values; name one --device")
     if not isinstance(forward, OwnKv):
         raise SetupError(
-            f"--placement paging:kv_split={policy.kv_split},online={str(policy.online).lower()} divides keys and "
-            "values of plain attention, which this model does not have; leave both settings out"
+            f"{setting} divides keys and values of plain attention, which this model does not have; leave both "
+            "settings out"
         )
-    if len(groups) > 1:
-        raise SetupError(
-            f"--placement paging:kv_split={policy.kv_split},online={str(policy.online).lower()} divides one GPU's "
-            "memory among experts of one size; name one with --device, or leave both settings out"
-        )
-    assert lru is not None
     return Resizing(policy, lru, forward, context=context, per_token=per_token)

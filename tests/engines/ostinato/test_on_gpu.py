@@ -107,7 +107,7 @@ def test_mxfp4_experts_give_what_their_dequantised_weights_give(tiny: Get, on_gp
     with torch.inference_mode():
         wanted = plain(torch.tensor([model.ids])).logits[0]
         rounding = difference(plain.to(torch.bfloat16)(torch.tensor([model.ids])).logits[0], wanted)
-    engine = on_gpu(folder, slots=64)
+    engine = on_gpu(folder, slots=64, dtype="bfloat16")
     assert engine.experts.pool.store.layout.dtype == "mxfp4"
     for share in (0.0, 0.5, 1.0):
         place(engine, share)

@@ -147,11 +147,11 @@ def test_captured_steps_give_the_plain_tokens_and_logits(family: str, tiny: Get,
     assert difference(engine.logits([9]).cpu(), model.logits([*model.ids, 7, 9])[-1]) < 1e-5
 
 
-# Where experts move while captured steps run, the CPU computes others than in launched ones: bfloat16 rounds apart.
+# Where experts move, the CPU computes others in a second request or in launched steps: bfloat16 rounds apart.
 @pytest.mark.parametrize(
     ("placement", "dtype"),
     [(name, dtype) for name in POLICIES for dtype in ("float32", "bfloat16")
-     if dtype == "float32" or name not in ("ostinato", "decay_cache")],
+     if dtype == "float32" or name not in ("ostinato", "decay_cache", "lru_cache", "paging")],
 )  # fmt: skip
 def test_every_policy_chooses_the_same_tokens_captured_or_not(
     placement: str, dtype: str, tiny: Get, on_gpus: Get
