@@ -1,4 +1,4 @@
-"""``analyse FOLDER``: the report of what `replay` recorded."""
+"""``analyse FOLDER``: the report of what `replay` recorded; other questions have a word of their own."""
 
 import argparse
 import signal
@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from analysis.static_figures import Format
     from analysis.summary import Summary
 
 EXAMPLES = """examples:
   analyse results/quickstart/2026-11-29_12-00-00
   analyse results/quickstart/2026-11-29_12-00-00 --baseline ik_llamacpp
+  analyse results/swe --reference paper
 
-Writes report.html, summary.md and results.json into FOLDER. Exit status: 0 written, 2 nothing to write from.
+Writes report.html, summary.md, results.json, turns.parquet and tables/*.csv into FOLDER. Exit status: 0 compared; 2
+when there is nothing to compare or to write from (one line says why; the report of what each engine did alone is
+written where it can be).
+
+other commands:
+  analyse export-baseline FOLDER   keep a run as a small file for `compare --gate`
+  analyse logs FILE [FILE]         tokens a second from servers' own logs, without records
 """
 FIT = 4
 """So many engines fit side by side into a terminal, one a column; more are rows of the main columns."""
@@ -24,6 +32,15 @@ BRIEF = ("engine", "total request time", "saved", "95 % interval", "won", "TTFT 
 def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:  # as a command: who stops reading the output ends it quietly
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["export-baseline"]:
+        from analysis import export_cli
+
+        sys.exit(export_cli.main(words[1:]))
+    if words[:1] == ["logs"]:
+        from analysis.server_logs import cli as logs_cli
+
+        sys.exit(logs_cli.main(words[1:]))
     parser = argparse.ArgumentParser(
         prog="analyse",
         description="Compare the engines of recorded runs: a page, a Markdown summary and machine-readable numbers.",
@@ -38,26 +55,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="NAME",
         help="the engine that the others are compared with (default: llamacpp where it ran)",
     )
-    chosen = parser.parse_args(arguments)
-    sys.exit(_analyse(chosen.folder, chosen.baseline))
+    parser.add_argument(
+        "--pictures",
+        choices=("svg", "png"),
+        help="also draw the main figures, linked in summary.md (needs the extra `static`)",
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="paper|FILE",
+        help="show rows of the paper's numbers beside these, marked as such; no statistic reads them",
+    )
+    chosen = parser.parse_args(words)
+    sys.exit(_analyse(chosen.folder, chosen.baseline, chosen.pictures, chosen.reference))
 
 
-def _analyse(folder: Path, baseline: str | None) -> int:
+def _analyse(folder: Path, baseline: str | None, pictures: "Format | None", reference: str | None) -> int:
     # pandas and plotly take a second to load, which --help should not wait for.
+    from analysis import wording
     from analysis.compare import AnalysisError
+    from analysis.paper import ReferenceFileError, read_reference
     from analysis.report import write_summary
     from analysis.summary import summarise
     from replay.record import RecordError
 
     try:
-        summary = summarise(folder, baseline=baseline)
-        report = write_summary(summary)
-    except (RecordError, AnalysisError) as error:
+        rows = read_reference(reference) if reference else None
+        summary = summarise(folder, baseline=baseline, reference=rows)
+        report = write_summary(summary, form=pictures)
+    except (RecordError, AnalysisError, ReferenceFileError) as error:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(
             f"{error.filename or folder}: {error.strerror}; free some space or name a folder that can be written"
         )
+    parts = summary.parts
+    if not any(part.comparisons for part in parts) or any(part.pairing.differences for part in parts):
+        why = " ".join(wording.verdicts(summary))
+        return _refuse(f"{folder}: {why} What each engine did by itself is in {report}")
     _show(summary, report)
     return 0
 
@@ -73,7 +107,7 @@ def _show(summary: "Summary", report: Path) -> None:
     from rich.text import Text
 
     from analysis import wording
-    from analysis.tables import engine_table
+    from analysis.tables.engines import engine_table
 
     console = Console(highlight=False)
     for warning in wording.warnings(summary):

@@ -1,14 +1,14 @@
 """Two engines over the same sessions: what the candidate saves of the baseline's time."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
-from analysis import stats
-from analysis.stats import SMALLEST_SAMPLE, Integers, Interval, Median, MedianPair
+from analysis import power, stats
+from analysis.stats import SMALLEST_SAMPLE, Floats, Integers, Interval, Median, MedianPair
 
 OURS = "ostinato"
 USUAL_BASELINE = "llamacpp"
@@ -44,6 +44,20 @@ class Comparison:
     ttft: Mapping[str, MedianPair]
     """Turn kind → medians of TTFT compared; a kind without turns is not in it."""
     tpot: MedianPair | None
+    adjusted_p: Mapping[str, float] = field(default_factory=dict)
+    """Turn kind, or ``tpot`` → p-value of "the two medians are equal" that holds for all of them and for all
+    candidates against this baseline together (max-t, shared resamples)."""
+    error: float | None = None
+    """Linearised standard error of ``saved``."""
+    smallest_effect: float | None = None
+    """Smallest change of the time, as a share of the baseline's, that so many sessions show with 90 % probability."""
+    false_alarm_rate: float | None = None
+    """One engine against itself: how often its interval would claim a difference; None for two engines."""
+
+    @property
+    def against_itself(self) -> bool:
+        """Whether the two are one engine at the same settings, measured twice: an A/A comparison."""
+        return self.false_alarm_rate is not None
 
     @property
     def speedup(self) -> float:
@@ -81,6 +95,13 @@ def session_times(turns: pd.DataFrame, sessions: Sequence[str], metric: str = "s
     return totals.groupby(["session_id", "engine"]).mean().unstack("engine").reindex(list(sessions))
 
 
+def repeated_times(turns: pd.DataFrame, sessions: Sequence[str], metric: str = "stream_s") -> Floats:
+    """Sum of a metric over a session's turns of one engine, for each of its repeats: ``[S, K]``."""
+    totals = turns[turns["session_id"].isin(sessions)].groupby(["session_id", "repeat"])[metric].sum()
+    times_SK: Floats = totals.unstack("repeat").reindex(list(sessions)).to_numpy(np.float64)
+    return times_SK
+
+
 @dataclass(frozen=True, slots=True)
 class Medians:
     """One engine's medians over turns."""
@@ -91,14 +112,24 @@ class Medians:
     """Seconds a token."""
 
 
-def medians(turns: pd.DataFrame, sessions: Sequence[str], counts_RS: Integers) -> Medians:
-    """Medians of one engine's measured turns; ``counts_RS`` draws from ``sessions``."""
-    position = pd.Index(sessions)
+def medians(
+    turns: pd.DataFrame, sessions: Sequence[str], counts_RS: Integers, rng: np.random.Generator | None = None
+) -> Medians:
+    """Medians of one engine's measured turns; ``counts_RS`` draws from ``sessions``.
+
+    Args:
+        rng: draws the repeats of each session drawn; None takes every repeat of it.
+    """
+    position, repeats = pd.Index(sessions), pd.Index(sorted(turns["repeat"].unique()))
+    levels = 1 if rng is None else max(len(repeats), 1)
+    counts_RU = counts_RS if rng is None else stats.repeat_counts(counts_RS, levels, rng)
 
     def over(part: pd.DataFrame, metric: str) -> Median | None:
         part = part[part[metric].notna()]
-        session_N = position.get_indexer(pd.Index(part["session_id"]))
-        return stats.cluster_median(part[metric].to_numpy(np.float64), session_N, counts_RS)
+        unit_N = position.get_indexer(pd.Index(part["session_id"]))
+        if levels > 1:
+            unit_N = unit_N * levels + repeats.get_indexer(pd.Index(part["repeat"]))
+        return stats.cluster_median(part[metric].to_numpy(np.float64), unit_N, counts_RU, repeats=levels)
 
     ttft = {kind: found for kind in TURN_KINDS if (found := over(turns[turns["kind"] == kind], "ttft_s"))}
     return Medians(ttft, over(turns, "tpot_s"))
@@ -111,6 +142,9 @@ def compare(
     candidate: str,
     counts_RS: Integers,
     rng: np.random.Generator,
+    *,
+    repeated: Mapping[str, Floats] | None = None,
+    against_itself: bool = False,
 ) -> Comparison:
     """Compare two engines over the sessions of ``times``.
 
@@ -118,13 +152,19 @@ def compare(
         times: from ``session_times``; complete for both engines, at least one session.
         medians: of both engines, from the same ``counts_RS``.
         counts_RS: the resampled sessions, the same for everything that is compared.
-        rng: draws the sign flips where there are too many to try all.
+        rng: draws the sign flips where there are too many to try all, and the repeats.
+        repeated: from ``repeated_times``, each engine's repeats; None: ``times`` is all there is.
+        against_itself: the two are one engine.
     """
     before_S, after_S = times[baseline].to_numpy(np.float64), times[candidate].to_numpy(np.float64)
-    interval = percentile = p_value = None
+    interval = percentile = p_value = error = smallest = alarms = None
     if len(times) >= SMALLEST_SAMPLE:
-        interval, percentile = stats.saved_share_intervals(before_S, after_S, counts_RS)
         p_value = stats.sign_flip_p(before_S, after_S, rng)
+        each = repeated or {baseline: before_S, candidate: after_S}
+        found = stats.bootstrap_saved_share(each[baseline], each[candidate], counts_RS, rng)
+        interval, percentile, error = found.studentised(), found.percentile(), found.error
+        smallest = power.smallest_effect(error, len(times))
+        alarms = power.aa_false_alarm_rate(before_S, after_S, rng) if against_itself else None
     before, after = medians[baseline], medians[candidate]
     return Comparison(
         baseline=baseline,
@@ -143,18 +183,56 @@ def compare(
         p_value=p_value,
         ttft={k: stats.paired_medians(before.ttft[k], after.ttft[k]) for k in before.ttft if k in after.ttft},
         tpot=stats.paired_medians(before.tpot, after.tpot) if before.tpot and after.tpot else None,
+        error=error,
+        smallest_effect=smallest,
+        false_alarm_rate=alarms,
     )
 
 
 def compare_all(
-    times: pd.DataFrame, medians: Mapping[str, Medians], baseline: str, counts_RS: Integers, *, seed: int
+    times: pd.DataFrame,
+    medians: Mapping[str, Medians],
+    baseline: str,
+    counts_RS: Integers,
+    *,
+    seed: int,
+    repeated: Mapping[str, Floats] | None = None,
+    identities: Mapping[str, str] | None = None,
 ) -> tuple[Comparison, ...]:
-    """Every engine against the baseline, ours first; then the other pairs, where the faster one is the candidate."""
+    """Every engine against the baseline, ours first; then the other pairs, where the faster one is the candidate.
+
+    Args:
+        identities: engine → what makes it itself (``Run.identity``); two with the same are one engine twice.
+    """
     engines = sorted((str(engine) for engine in times.columns if engine != baseline), key=lambda name: name != OURS)
     totals = times.sum()
     pairs = [(baseline, engine) for engine in engines]
     for one, other in combinations(engines, 2):
         pairs.append((one, other) if totals[other] <= totals[one] else (other, one))
-    return tuple(
-        compare(times, medians, before, after, counts_RS, np.random.default_rng(seed)) for before, after in pairs
-    )
+    itself = identities or {}
+    made = [
+        compare(
+            times, medians, before, after, counts_RS, np.random.default_rng(seed),
+            repeated=repeated, against_itself=before in itself and itself[before] == itself.get(after),
+        )
+        for before, after in pairs
+    ]  # fmt: skip
+    return tuple(_together(made[: len(engines)]) + _together(made[len(engines) :]))
+
+
+def _together(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """With the p-values of all their medians adjusted for one another."""
+    family = [
+        (position, name, pair)
+        for position, c in enumerate(comparisons)
+        for name, pair in {**c.ttft, "tpot": c.tpot}.items()
+        if pair is not None and pair.ratios is not None
+    ]
+    if not family:
+        return list(comparisons)
+    replicates_RM = np.stack([pair.ratios for *_, pair in family if pair.ratios is not None], axis=1)
+    p_M = stats.max_t(np.array([pair.ratio for *_, pair in family]), replicates_RM, null=1.0)
+    found: list[dict[str, float]] = [{} for _ in comparisons]
+    for (position, name, _), p in zip(family, p_M, strict=True):
+        found[position][name] = float(p)
+    return [replace(c, adjusted_p=p) for c, p in zip(comparisons, found, strict=True)]

@@ -4,6 +4,7 @@ The formulas use the record's names: ``sent_ns`` is the moment the request's fir
 ``token_ns`` the arrivals of the generated tokens at the socket, ``end_ns`` the end of the stream.
 """
 
+from analysis.metric import Direction, Metric, Over
 from replay.record import TurnRecord
 
 
@@ -83,17 +84,60 @@ def prefilled_as_expected(turn: TurnRecord) -> bool | None:
     return beyond == 0 or (beyond == 1 and turn.turn > 0)
 
 
-METRICS = {
-    "ttft_s": ttft_s,
-    "first_byte_s": first_byte_s,
-    "first_chunk_tokens": first_chunk_tokens,
-    "decode_s": decode_s,
-    "tpot_s": tpot_s,
-    "request_s": request_s,
-    "stream_s": stream_s,
-    "queue_s": queue_s,
-    "server_prefill_s": server_prefill_s,
-    "server_decode_s": server_decode_s,
-    "prefilled_as_expected": prefilled_as_expected,
-}
-"""Column of the frame of turns → the function that computes it."""
+_FAILED = "the turn failed before it"
+_NOT_REPORTED = "the engine does not report it"
+
+BUILT_IN = (
+    Metric(
+        name="ttft_s", label="TTFT", unit="s", formula="token_ns[0] − sent_ns",
+        direction=Direction.LOWER, absent=_FAILED, of=ttft_s, by_kind=True,
+    ),
+    Metric(
+        name="first_byte_s", label="time to first byte", unit="s", formula="first_byte_ns − sent_ns",
+        direction=Direction.LOWER, absent=_FAILED, of=first_byte_s,
+    ),
+    Metric(
+        name="first_chunk_tokens", label="tokens of the first chunk", unit="tokens",
+        formula="how many of token_ns equal token_ns[0]",
+        direction=Direction.NONE, absent=_FAILED, of=first_chunk_tokens,
+    ),
+    Metric(
+        name="decode_s", label="decode time", unit="s", formula="token_ns[−1] − token_ns[0]",
+        direction=Direction.LOWER, absent=_FAILED, of=decode_s, over=Over.SUM,
+    ),
+    Metric(
+        name="tpot_s", label="TPOT", unit="s",
+        formula="decode_s / (output_tokens − m), m tokens in the first chunk (1 unless several came together)",
+        direction=Direction.LOWER,
+        absent="no token follows the first chunk, or the stream does not tell which chunk held which tokens",
+        of=tpot_s,
+    ),
+    Metric(
+        name="request_s", label="request time", unit="s", formula="token_ns[−1] − sent_ns",
+        direction=Direction.LOWER, absent=_FAILED, of=request_s, over=Over.SUM,
+    ),
+    Metric(
+        name="stream_s", label="total request time", unit="s", formula="end_ns − sent_ns",
+        direction=Direction.LOWER, absent=_FAILED, of=stream_s, over=Over.SUM,
+    ),
+    Metric(
+        name="queue_s", label="queue time", unit="s", formula="sent_ns − due_ns; never inside TTFT",
+        direction=Direction.LOWER, absent="the turn was never sent", of=queue_s,
+    ),
+    Metric(
+        name="server_prefill_s", label="prefill time, as the engine says", unit="s", formula="as reported",
+        direction=Direction.LOWER, absent=_NOT_REPORTED, of=server_prefill_s, over=Over.SUM,
+    ),
+    Metric(
+        name="server_decode_s", label="decode time, as the engine says", unit="s", formula="as reported",
+        direction=Direction.LOWER, absent=_NOT_REPORTED, of=server_decode_s, over=Over.SUM,
+    ),
+    Metric(
+        name="prefilled_as_expected", label="prefill as expected", unit="",
+        formula="prefilled_tokens − new_tokens is 0, or 1 after the first turn",
+        direction=Direction.NONE, absent=_NOT_REPORTED, of=prefilled_as_expected,
+    ),
+)  # fmt: skip
+
+METRICS = {metric.name: metric for metric in BUILT_IN}
+"""Column of the frame of turns → the metric that fills it; a user's own come beside them (``registry.metrics``)."""

@@ -58,34 +58,52 @@ def _fates(run: Run) -> dict[str, str | None]:
     """Session → None when it is finished, else why it does not count; in the order they were run."""
     statuses = run.sessions
     expected: Mapping[str, int] = run.results[0]["workload"].get("turns_by_session") or {}
-    turns_of = {str(session): turns for session, turns in run.turns.groupby("session_id", sort=False)}
+    recorded = _recorded_sessions(run.turns)
     return {
-        session: _fate(statuses.get(session, "interrupted"), turns_of.get(session), expected.get(session))
-        for session in dict.fromkeys([*statuses, *turns_of])
+        session: _fate(statuses.get(session, "interrupted"), recorded.get(session), expected.get(session))
+        for session in dict.fromkeys([*statuses, *recorded])
     }
 
 
-def _fate(status: str, turns: pd.DataFrame | None, expected: int | None) -> str | None:
-    if turns is None:
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What the records hold of a session, over its repeats."""
+
+    failure: str | None
+    """Of its first turn that failed."""
+    whole: bool
+    """Whether its turns are numbered without a gap."""
+    shortest: int
+    """Turns of the repeat that has fewest."""
+
+
+def _recorded_sessions(turns: pd.DataFrame) -> dict[str, _Recorded]:
+    """All sessions at once: a run has hundreds, and a frame for each costs more than the rest of a report."""
+    failed = turns[turns["status"] != OK].drop_duplicates("session_id")
+    failures = {
+        session: f"turn {turn} failed: {status}" + (f" ({error})" if error else "")
+        for session, turn, status, error in failed[["session_id", "turn", "status", "error"]].itertuples(index=False)
+    }
+    lengths = turns.groupby(["session_id", "repeat"], sort=False)["turn"].agg(["min", "max", "count"]).reset_index()
+    lengths["whole"] = (lengths["min"] == 0) & (lengths["max"] + 1 == lengths["count"])
+    sessions = lengths.groupby("session_id", sort=False).agg(whole=("whole", "all"), shortest=("count", "min"))
+    return {
+        str(session): _Recorded(failures.get(session), bool(whole), int(shortest))
+        for session, whole, shortest in sessions.itertuples()
+    }
+
+
+def _fate(status: str, recorded: _Recorded | None, expected: int | None) -> str | None:
+    if recorded is None:
         return "no turn in the records" if status == COMPLETE else status
-    failed = turns[turns["status"] != OK]
-    if len(failed):
-        first = failed.iloc[0]
-        said = f" ({first['error']})" if first["error"] else ""
-        return f"turn {first['turn']} failed: {first['status']}{said}"
+    if recorded.failure is not None:
+        return recorded.failure
     if status != COMPLETE:
         return status
-    return _lost(turns, expected)
-
-
-def _lost(turns: pd.DataFrame, expected: int | None) -> str | None:
-    """Why the records of a session that was replayed to its end do not hold it whole; None when they do."""
-    lengths = turns.groupby("repeat")["turn"].agg(["min", "max", "count"])
-    if (lengths["min"] != 0).any() or (lengths["max"] + 1 != lengths["count"]).any():
+    if not recorded.whole:
         return "turns are missing from the records"
-    shortest = int(lengths["count"].min())
-    if expected is not None and shortest != expected:
-        return f"the records hold {shortest} of its {expected} turns"
+    if expected is not None and recorded.shortest != expected:
+        return f"the records hold {recorded.shortest} of its {expected} turns"
     return None
 
 

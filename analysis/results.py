@@ -1,55 +1,37 @@
-"""``results.json``: the report's numbers for programs. Version 1; null is "not measured", never 0.
+"""``results.json``: the report's numbers for programs; null is "not measured", never 0.
 
-====================  ==============================================================================================
-version               1
-title, verdicts       sentences; ``verdicts[0]`` is the headline
-valid, warnings       whether no check says that numbers are wrong and every run is complete and alike; what to know
-                      before the numbers
-baseline              key of the engine that the others are compared with, null without a comparison
-settings              ``{level, resamples, seed, smallest_sample}`` of the intervals
-workload              ``{name, hash, sessions, turns, output_tokens, turns_by_kind, new_tokens_median, losses}``
-sessions              ids that every engine finished: those that the comparison is over
-excluded_sessions     session id → why it is not in the comparison
-differences           fields in which the runs are not alike; not empty means that nothing was compared
-engines               key → ``{label, folders, status, error, note, sessions, repeats, total_request_s, ttft_s,
-                      tpot_s, client_prefill_s, client_decode_s, server_prefill_s, server_decode_s, turns_replayed,
-                      turns_verified, turns_failed, earlier_attempts, prefill_reported, prefill_as_expected,
-                      first_chunk_merged}``; ``ttft_s`` is turn kind → median, a median is
-                      ``{median, low, high, turns, sessions}``
-comparisons           list of ``{baseline, candidate, sessions, baseline_s, candidate_s, saved, low, high,
-                      percentile_low, percentile_high, won, decided, median_saved, effective_sessions,
-                      leave_one_out, p_value, saved_by_session, ttft, tpot}``; ``low, high`` is the bootstrap-t
-                      interval of ``saved``; ``ttft`` is turn kind → pair, a pair is
-                      ``{ratio, ratio_low, ratio_high, difference_s, difference_low_s, difference_high_s}``
-checks                list of ``{engine, repeat, name, ok, value, threshold, severity, advice}``; ``ok`` null: could
-                      not be told; ``severity`` of a failed one: ``invalid`` or ``warning``
-pressure              null when no run had background load, else engine key → ``{tpot, phases}``; ``tpot`` is a list
-                      of ``{loads, sessions, turns, tokens, median, low, high, ratio, ratio_low, ratio_high}``, first
-                      without load (``loads`` empty; ``ratio`` is over its median); ``phases`` a list of ``{repeat,
-                      name, kind, level, workers, start_s, stop_s, busy_share, bytes_per_s}``, times since the first
-                      request of the repeat, ``level`` in percent as it was set, ``busy_share`` as measured
-====================  ==============================================================================================
-
-All times are in seconds and all shares in parts of 1. A field may be added without a new version.
+``data/results.schema.json`` says what each field is, and ``docs/results.md`` says it for readers. A field may be
+added without a new version.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Any
 
+import pandas as pd
+
 from analysis import stats, wording
 from analysis.compare import Comparison
 from analysis.pressure import Effect, EnginePressure
 from analysis.runs import Run
+from analysis.slices import Slices
 from analysis.stats import Interval, Median, MedianPair
 from analysis.summary import SEED, EngineSummary, Summary
+from analysis.throughput import DECODE_FROM, PREFILL_FROM, throughput
 
 VERSION = 1
 _ENGINE_FIELDS = [field.name for field in fields(EngineSummary) if field.name not in ("key", "medians")]
 
 
 def results(summary: Summary) -> dict[str, Any]:
-    """The value of ``results.json``, as the module's docstring lays it out."""
+    """The value of ``results.json``."""
+    return _alone(summary) | {
+        "panels": [_alone(panel) for panel in summary.panels],
+        "reference": None if summary.reference is None else asdict(summary.reference),
+    }
+
+
+def _alone(summary: Summary) -> dict[str, Any]:
     engines = dict(zip((run.key for run in summary.runs), summary.engines, strict=True))
     return {
         "version": VERSION,
@@ -82,6 +64,44 @@ def _engine(run: Run, engine: EngineSummary, summary: Summary) -> dict[str, Any]
         "note": run.result["engine"].get("note"),
         "ttft_s": {kind: _median(median) for kind, median in engine.medians.ttft.items()},
         "tpot_s": _median(engine.medians.tpot),
+        "slices": _slices(summary.slices.get(run.key)),
+        "tokens_per_second": _rates(summary.turns[summary.turns["engine"] == run.key]) if engine.sessions else None,
+    }
+
+
+def _slices(found: Slices | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        field.name: [
+            {
+                "name": each.name,
+                "turns": each.turns,
+                "middle": each.middle,
+                "ttft_s": _median(each.ttft),
+                "tpot_s": _median(each.tpot),
+            }
+            for each in getattr(found, field.name)
+        ]
+        for field in fields(Slices)
+    }
+
+
+def _rates(turns: pd.DataFrame) -> dict[str, Any]:
+    found = throughput(turns)
+    return {
+        "prefill": [
+            {"at_least": at_least, "turns": client.turns, "client": client.rate, "engine": engine.rate}
+            for at_least, client, engine in zip(PREFILL_FROM, found.prefill, found.server_prefill, strict=True)
+        ],
+        "decode": {
+            "at_least": DECODE_FROM,
+            "turns": found.decode.turns,
+            "aggregate": found.decode.rate,
+            "median": found.decode_median,
+        },
+        "ms_per_prompt_token": found.ms_per_prompt_token,
+        "ms_per_new_token": found.ms_per_new_token,
     }
 
 
@@ -115,6 +135,10 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "saved_by_session": dict(comparison.saved_by_session),
         "ttft": {kind: _pair(pair) for kind, pair in comparison.ttft.items()},
         "tpot": _pair(comparison.tpot),
+        "adjusted_p": dict(comparison.adjusted_p),
+        "error": comparison.error,
+        "smallest_effect": comparison.smallest_effect,
+        "false_alarm_rate": comparison.false_alarm_rate,
     }
 
 

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.frame import COLUMNS, OK, last_attempts, turn_frame
+from analysis.frame import OK, columns, last_attempts, turn_frame
 from replay.record import RESULT_FILE, TURNS_FILE, RecordError, read_result
 
 RESULT_VERSION = 1
@@ -31,7 +31,7 @@ class Run:
     """One a repeat."""
     results: tuple[Result, ...]
     turns: pd.DataFrame
-    """Columns ``frame.COLUMNS``: the turns of the last attempt at each session, failed ones too. Times in seconds."""
+    """Columns ``frame.columns()``: turns of each session's last attempt, failed ones too. Times in seconds."""
     earlier_attempts: int
     """Turns of attempts that were given up and tried again."""
 
@@ -45,6 +45,11 @@ class Run:
         """How the engine is called in a table."""
         engine = self.result["engine"]
         return str(engine.get("label") or engine["name"]) + self.key.removeprefix(engine["name"])
+
+    @property
+    def identity(self) -> str:
+        """Engine, settings, workload and model: two runs of one identity are one engine measured twice."""
+        return _identity(self.result)
 
     @property
     def status(self) -> str:
@@ -99,6 +104,32 @@ def read_runs(folder: Path) -> tuple[Run, ...]:
     return tuple(runs)
 
 
+def experiments(runs: Sequence[Run]) -> tuple[tuple[Run, ...], ...]:
+    """The runs by workload and model, where they are experiments beside each other; else all of them as one.
+
+    Beside each other are experiments that measure several engines each, or all the same ones. Anything else is one
+    experiment whose runs are not alike. Within an experiment, a run's key is its engine's name where that is enough.
+    """
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        place = (str(run.result["workload"]["hash"]), str(run.result["model"]["hash"]))
+        groups.setdefault(place, []).append(run)
+    names = [[run.result["engine"]["name"] for run in group] for group in groups.values()]
+    several = all(len(set(group)) > 1 for group in names) or len({frozenset(group) for group in names}) == 1
+    if len(groups) == 1 or not several:
+        return (tuple(runs),)
+    return tuple(
+        tuple(
+            _renamed(run, name) if group.count(name) == 1 else run for run, name in zip(members, group, strict=True)
+        )
+        for members, group in zip(groups.values(), names, strict=True)
+    )
+
+
+def _renamed(run: Run, key: str) -> Run:
+    return replace(run, key=key, turns=run.turns.assign(engine=key))
+
+
 def _result(folder: Path) -> Result:
     result = read_result(folder)
     path = folder / RESULT_FILE
@@ -123,8 +154,7 @@ def _repeats(found: Sequence[tuple[Path, Result]]) -> list[Group]:
     """Runs of one engine with the same settings, workload and model and other numbers of repeat belong together."""
     groups: dict[str, Group] = {}
     for place, result in found:
-        alike = [result["engine"]["name"], result["engine"].get("settings"), result["workload"], result["model"]]
-        key = json.dumps(alike, sort_keys=True)
+        key = _identity(result)
         taken = {other.get("repeat", 0) for _, other in groups.get(key, [])}
         if result.get("repeat", 0) in taken:  # one engine against itself
             key = str(place)
@@ -132,9 +162,14 @@ def _repeats(found: Sequence[tuple[Path, Result]]) -> list[Group]:
     return list(groups.values())
 
 
+def _identity(result: Result) -> str:
+    alike = [result["engine"]["name"], result["engine"].get("settings"), result["workload"], result["model"]]
+    return json.dumps(alike, sort_keys=True)
+
+
 def _run(key: str, group: Group) -> Run:
     frames = [turn_frame(place, key) for place, result in group if _has_turns(place, result)]
-    everything = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame([], columns=list(COLUMNS))
+    everything = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame([], columns=list(columns()))
     turns, earlier = last_attempts(everything)
     folders, results = zip(*group, strict=True)
     return Run(key=key, folders=folders, results=results, turns=turns, earlier_attempts=earlier)

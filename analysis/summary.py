@@ -1,7 +1,7 @@
 """Everything a report says, as numbers: one frozen value built from a folder of runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,21 @@ import numpy as np
 import pandas as pd
 
 from analysis import stats
-from analysis.compare import TURN_KINDS, Comparison, Medians, choose_baseline, compare_all, medians, session_times
+from analysis.compare import (
+    TURN_KINDS,
+    Comparison,
+    Medians,
+    choose_baseline,
+    compare_all,
+    medians,
+    repeated_times,
+    session_times,
+)
 from analysis.pairing import Pairing, finished, pair
+from analysis.paper import Reference
 from analysis.pressure import EnginePressure, engine_pressure
-from analysis.runs import COMPLETE, Run, read_runs
+from analysis.runs import COMPLETE, Run, experiments, read_runs
+from analysis.slices import Slices, slices
 from analysis.stats import Integers
 
 INVALID = "invalid"
@@ -59,6 +70,8 @@ class WorkloadSummary:
     output_tokens: int
     turns_by_kind: Mapping[str, int]
     new_tokens_median: Mapping[str, float]
+    new_tokens_median_all: float | None
+    """Over all turns; None where none was replayed."""
     losses: Mapping[str, int]
 
 
@@ -94,6 +107,18 @@ class Summary:
     checks: tuple[Check, ...]
     pressure: tuple[EnginePressure, ...]
     """Of the engines that ran under background load."""
+    slices: Mapping[str, Slices]
+    """Engine → its medians over slices of its turns; an engine that finished no session is not in it."""
+    reference: Reference | None = None
+    """The paper's numbers, where they were asked for: shown beside ours, read by no statistic."""
+    panels: "tuple[Summary, ...]" = ()
+    """Where the runs are of several workloads or models, each measured on several engines: every one by itself. The
+    fields above then hold all runs, and compare nothing."""
+
+    @property
+    def parts(self) -> "tuple[Summary, ...]":
+        """What is compared within itself: the panels, or this summary where there are none."""
+        return self.panels or (self,)
 
     @property
     def interrupted(self) -> tuple[Run, ...]:
@@ -119,7 +144,7 @@ class Summary:
         return next(run.label for run in self.runs if run.key == key)
 
 
-def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
+def summarise(folder: Path, *, baseline: str | None = None, reference: Reference | None = None) -> Summary:
     """Read the runs at or below ``folder`` and compute every number of a report.
 
     Raises:
@@ -127,6 +152,22 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
         AnalysisError: ``baseline`` is no engine of these runs.
     """
     runs = read_runs(folder)
+    groups = experiments(runs)
+    if len(groups) == 1:
+        return replace(_summarise(folder, runs, baseline), reference=reference)
+    panels = tuple(_summarise(folder, group, _known(group, baseline)) for group in groups)
+    if baseline is not None and not any(panel.baseline == baseline for panel in panels):
+        choose_baseline([key for panel in panels for key in panel.pairing.engines], baseline)
+    whole = _summarise(folder, runs, None)
+    unlike = tuple(difference for panel in panels for difference in panel.pairing.differences)
+    return replace(whole, pairing=replace(whole.pairing, differences=unlike), panels=panels, reference=reference)
+
+
+def _known(runs: Sequence[Run], baseline: str | None) -> str | None:
+    return baseline if any(run.key == baseline for run in runs) else None
+
+
+def _summarise(folder: Path, runs: tuple[Run, ...], baseline: str | None) -> Summary:
     pairing = pair(runs)
     chosen = choose_baseline(pairing.engines, baseline) if pairing.engines else None
     comparable = (
@@ -140,7 +181,16 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     if comparable and chosen is not None:
         times = session_times(turns, pairing.sessions)[list(pairing.engines)]
         medians_of = {engine.key: engine.medians for engine in engines}
-        comparisons = compare_all(times, medians_of, chosen, _resample(len(pairing.sessions)), seed=SEED)
+        paired = [run for run in runs if run.key in pairing.engines]
+        comparisons = compare_all(
+            times,
+            medians_of,
+            chosen,
+            _resample(len(pairing.sessions)),
+            seed=SEED,
+            repeated={run.key: repeated_times(run.measured, pairing.sessions) for run in paired},
+            identities={run.key: run.identity for run in paired},
+        )
     return Summary(
         folder=folder,
         runs=runs,
@@ -170,6 +220,11 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
             for each in zip(runs, counted, sessions, strict=True)
             if (found := engine_pressure(*each, _resample)) is not None
         ),
+        slices={
+            run.key: slices(part, names, _resample(len(names)))
+            for run, part, names in zip(runs, counted, sessions, strict=True)
+            if len(part)
+        },
     )
 
 
@@ -190,7 +245,7 @@ def _engine(run: Run, sessions: Sequence[str], turns: pd.DataFrame) -> EngineSum
         repeats=len(run.folders),
         sessions=len(sessions),
         total_request_s=_total(turns, "stream_s"),
-        medians=medians(turns, sessions, _resample(len(sessions))),
+        medians=medians(turns, sessions, _resample(len(sessions)), np.random.default_rng([SEED, *run.key.encode()])),
         client_prefill_s=_total(turns, "ttft_s"),
         client_decode_s=_total(turns, "decode_s"),
         server_prefill_s=_total(turns, "server_prefill_s"),
@@ -231,5 +286,6 @@ def _workload(runs: Sequence[Run]) -> WorkloadSummary:
         output_tokens=int(turns["output_tokens"].sum()),
         turns_by_kind={kind: len(part) for kind, part in by_kind.items() if len(part)},
         new_tokens_median={kind: float(part["new_tokens"].median()) for kind, part in by_kind.items() if len(part)},
+        new_tokens_median_all=float(turns["new_tokens"].median()) if len(turns) else None,
         losses=dict(about.get("losses") or {}),
     )

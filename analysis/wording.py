@@ -1,6 +1,8 @@
 """Numbers and findings in words: the same on the page, in Markdown and in the terminal."""
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Mapping
 
 from analysis.compare import Comparison
 from analysis.load import Load
@@ -56,6 +58,11 @@ def times(value: float) -> str:
     return f"{value:.1f}×" if value >= 1.25 else f"{value:.2f}×"
 
 
+def times_interval(low: float, high: float) -> str:
+    """``1.68–1.72``, the ends of a factor; without an end where the resamples give none."""
+    return f"{low:.2f}–{'∞' if math.isinf(high) else f'{high:.2f}'}"
+
+
 def median(value: Median | None, unit: str = "s") -> str:
     """``41.2 ms (40.0–43.1)``, its interval where there is one."""
     if value is None:
@@ -107,26 +114,37 @@ def verdict(comparison: Comparison, baseline: str, candidate: str) -> str:
             "points only, no interval and no verdict."
         )
     level = f"{100 * interval.level:.0f} % interval"
-    within = f"{level} {percent_interval(interval)}"
+    if comparison.against_itself:
+        return (
+            f"A/A, one engine twice: {candidate} saved {percent(comparison.saved)} of {baseline} over the {sessions} "
+            f"({level} {percent_interval(interval)}); labels swapped at random, "
+            f"{percent(comparison.false_alarm_rate)} of the intervals claim a difference; smallest detectable effect "
+            f"{percent(comparison.smallest_effect)} (power 90 %)."
+        )
     if not comparison.decided:
         return (
             f"No difference shown between {candidate} and {baseline} over the {sessions}: "
-            f"saved {percent(comparison.saved)} ({within}); {candidate} {won}."
+            f"saved {percent(comparison.saved)} ({level} {percent_interval(interval)}); {candidate} {won}."
         )
     if comparison.saved > 0:
         return (
             f"{candidate} finishes the {sessions} {times(comparison.speedup)} sooner than {baseline}; "
-            f"saved {percent(comparison.saved)} ({within}); {won}."
+            f"{level} {times_interval(_speedup(interval.low), _speedup(interval.high))}; {won}."
         )
-    longer = Interval(-interval.high, -interval.low, interval.level)
     return (
         f"{candidate} takes {times(1 / comparison.speedup)} as long as {baseline} over the {sessions}; "
-        f"{percent(-comparison.saved)} more time ({level} {percent_interval(longer)}); {won}."
+        f"{level} {times_interval(1 - interval.high, 1 - interval.low)}; {won}."
     )
+
+
+def _speedup(saved: float) -> float:
+    return 1 / (1 - saved) if saved < 1 else math.inf
 
 
 def verdicts(summary: Summary) -> list[str]:
     """The sentence a report opens with, then the other pairs."""
+    if summary.panels:
+        return [f"{experiment(part)}: {said}" for part in summary.panels for said in verdicts(part)]
     if summary.pairing.differences:
         return ["Not compared: the runs are not alike. " + "; ".join(summary.pairing.differences) + "."]
     if summary.comparisons:
@@ -142,6 +160,17 @@ def verdicts(summary: Summary) -> list[str]:
         f"One engine, nothing to compare: {only.label} takes {seconds(only.total_request_s)} "
         f"for {count(only.sessions, 'session')}."
     ]
+
+
+def experiment(summary: Summary) -> str:
+    """Workload and model: what tells an experiment from others beside it."""
+    model = str(summary.runs[0].result["model"]["name"])
+    return f"{summary.workload.name}, {model}"
+
+
+def slug(text: str) -> str:
+    """In the name of a file or a column: ``swe, qwen3`` → ``swe_qwen3``."""
+    return re.sub(r"\W+", "_", text.lower()).strip("_")
 
 
 def checked(summary: Summary, check: Check) -> str:
@@ -182,10 +211,20 @@ def _listed(excluded: Mapping[str, str], *, most: int = 5) -> str:
 
 def title(summary: Summary) -> str:
     """``INTERRUPTED · NOT VALID · tau2: llama.cpp, Ostinato``."""
-    flags: Sequence[str] = [
+    return " · ".join([*flags(summary), name(summary)])
+
+
+def name(summary: Summary) -> str:
+    """``tau2: llama.cpp, Ostinato``."""
+    workloads = dict.fromkeys(part.workload.name for part in summary.parts)
+    labels = dict.fromkeys(run.label for part in summary.parts for run in part.runs)
+    return f"{', '.join(workloads)}: {', '.join(labels)}"
+
+
+def flags(summary: Summary) -> list[str]:
+    """What stands before everything else when the runs are not complete, alike and valid; else empty."""
+    return [
         *(["INTERRUPTED"] if any(run.status == "interrupted" for run in summary.runs) else []),
         *(["FAILED"] if any(run.status == "failed" for run in summary.runs) else []),
         *(["NOT VALID"] if summary.broken_checks or summary.pairing.differences else []),
     ]
-    names = [run.label for run in summary.runs]
-    return " · ".join([*flags, f"{summary.workload.name}: {', '.join(names)}"])

@@ -149,12 +149,12 @@ def _turn(line: bytes, place: str) -> TurnRecord:
     version = row.pop("version", None)
     if version != RECORD_VERSION:
         raise RecordError(f"{place}: record version {version}, this program reads version {RECORD_VERSION}")
-    row["token_ns"] = tuple(row.get("token_ns", ()))
-    if row.get("server_token_ns") is not None:
-        row["server_token_ns"] = tuple(row["server_token_ns"])
     if unknown := row.keys() - _FIELDS:
         raise RecordError(f"{place}: unknown field {sorted(unknown)[0]!r}; the file was changed after the run")
     try:
+        row["token_ns"] = tuple(row.get("token_ns", ()))
+        if row.get("server_token_ns") is not None:
+            row["server_token_ns"] = tuple(row["server_token_ns"])
         return TurnRecord(**row)
     except TypeError as error:
         raise RecordError(f"{place}: {error}") from error

@@ -25,7 +25,7 @@ def test_it_prints_the_verdict_the_table_and_where_the_files_are(
     folder = world({"llamacpp": speed(spread=0.02), "ostinato": speed(0.5, 0.02)})
     status, out, err = run(capsys, str(folder), "--baseline", "llamacpp")
     assert (status, err) == (0, "")
-    assert out.startswith("Ostinato finishes the 8 sessions 2.0× sooner than llama.cpp; saved ")
+    assert out.startswith("Ostinato finishes the 8 sessions 2.0× sooner than llama.cpp; 95 % interval ")
     assert "llama.cpp (baseline)" in out
     for name in ("report.html", "summary.md", "results.json"):
         assert str(folder / name) in out

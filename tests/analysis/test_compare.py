@@ -93,8 +93,7 @@ def test_a_faster_engine_finishes_sooner(three: Path) -> None:
 
 def test_a_slower_engine_takes_longer(three: Path) -> None:
     sentence = wording.verdicts(summarise(three, baseline="ostinato"))[0]
-    assert sentence.startswith("ik_llama.cpp takes 1.5× as long as Ostinato over the 8 sessions; 50.")
-    assert " % more time (95 % interval 4" in sentence
+    assert sentence.startswith("ik_llama.cpp takes 1.5× as long as Ostinato over the 8 sessions; 95 % interval 1.")
     assert sentence.endswith("; won 0 of 8.")
 
 

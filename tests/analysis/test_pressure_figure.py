@@ -8,13 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from analysis import tables, wording
-from analysis.figures import figures
+from analysis import wording
+from analysis.figures.catalogue import figures
 from analysis.load import NO_LOAD
 from analysis.pressure import Effect
 from analysis.report import page
 from analysis.results import results
 from analysis.summary import Summary, summarise
+from analysis.tables.catalogue import tables
 from replay.record import PRESSURE_FILE, TurnRecord
 
 MS, S = 1_000_000, 1_000_000_000
@@ -185,7 +186,7 @@ def pressure_figures(summary: Summary) -> list[Any]:
 
 
 def pressure_rows(summary: Summary) -> tuple[tuple[str, ...], ...]:
-    return next(table.rows for table in tables.tables(summary) if table.title == "TPOT under background load")
+    return next(table.rows for table in tables(summary) if table.title == "TPOT under background load")
 
 
 def test_the_figure_shows_the_seconds_and_the_phase(loaded: Any) -> None:
@@ -225,4 +226,4 @@ def test_without_load_the_report_is_as_before(three: Path) -> None:
     assert summary.pressure == ()
     assert pressure_figures(summary) == []
     assert results(summary)["pressure"] is None
-    assert "background load" not in " ".join(table.title for table in tables.tables(summary))
+    assert "background load" not in " ".join(table.title for table in tables(summary))
