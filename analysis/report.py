@@ -54,9 +54,16 @@ def write_summary(summary: Summary, *, form: Format | None = None) -> Path:
         **{name: picture.content for picture, name in named},
     }
     paths = {folder / name: content for name, content in contents.items()}
-    for parent in {path.parent for path in paths}:
+    made = [parent for parent in {path.parent for path in paths} if not parent.exists()]
+    for parent in made:
         parent.mkdir(exist_ok=True)
-    _replace_all(paths)
+    try:
+        _replace_all(paths)
+    except OSError:
+        for parent in made:
+            with suppress(OSError):  # some of it was written
+                parent.rmdir()
+        raise
     for path in outdated(folder, paths):
         path.unlink()
     return folder / REPORT_FILE

@@ -111,18 +111,27 @@ def experiments(runs: Sequence[Run]) -> tuple[tuple[Run, ...], ...]:
     experiment whose runs are not alike. Within an experiment, a run's key is its engine's name where that is enough.
     """
     groups: dict[tuple[str, str], list[Run]] = {}
+    # Failed before they had read it: of the experiment whose workload and model are called the same.
+    lost = [run for run in runs if run.result["workload"]["hash"] is None]
     for run in runs:
-        place = (str(run.result["workload"]["hash"]), str(run.result["model"]["hash"]))
-        groups.setdefault(place, []).append(run)
+        if run.result["workload"]["hash"] is not None:
+            place = (str(run.result["workload"]["hash"]), str(run.result["model"]["hash"]))
+            groups.setdefault(place, []).append(run)
     names = [[run.result["engine"]["name"] for run in group] for group in groups.values()]
     several = all(len(set(group)) > 1 for group in names) or len({frozenset(group) for group in names}) == 1
-    if len(groups) == 1 or not several:
+    if len(groups) <= 1 or not several:
         return (tuple(runs),)
+    return tuple(_alone([*group, *(run for run in lost if _names(run) == _names(group[0]))]) for group in groups.values())
+
+
+def _names(run: Run) -> tuple[str, str]:
+    return str(run.result["workload"]["name"]), str(run.result["model"]["name"])
+
+
+def _alone(members: Sequence[Run]) -> tuple[Run, ...]:
+    names = [run.result["engine"]["name"] for run in members]
     return tuple(
-        tuple(
-            _renamed(run, name) if group.count(name) == 1 else run for run, name in zip(members, group, strict=True)
-        )
-        for members, group in zip(groups.values(), names, strict=True)
+        _renamed(run, name) if names.count(name) == 1 else run for run, name in zip(members, names, strict=True)
     )
 
 

@@ -6,13 +6,15 @@ plain dataclasses, each kept beside the code that reads it, and everything built
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -23,11 +25,14 @@ from engines.hardware import HardwareSettings
 from engines.placeholders import used_names
 from engines.settings import EngineSettings, as_launched
 from replay.batch import Batch
+from replay.gate import GateSettings
 from replay.model import ModelSettings
 from replay.order import OrderSettings
 from replay.pacing import ArrivalSettings
 from replay.pressure import PressureSettings
+from replay.record import RecordError
 from replay.telemetry.settings import TelemetrySettings
+from replay.tune import TuneSettings
 from workloads.settings import WorkloadSettings
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -55,8 +60,17 @@ class Config:
     arrival: ArrivalSettings = MISSING
     order: OrderSettings = field(default_factory=OrderSettings)
     pressure: PressureSettings = MISSING
+    tune: TuneSettings = field(default_factory=TuneSettings)
+    """What a sweep is to choose, on development sessions."""
+    gate: GateSettings = field(default_factory=GateSettings)
+    """Which of a sweep's runs is held against which; its verdict is then the exit code."""
     resume: str | None = None
     """A folder whose runs are gone on with; their configuration comes from there."""
+    lock: str = "wait"
+    """One benchmark a machine: ``wait`` until it is free, ``fail`` when it is not, or ``off``."""
+    scratch: str | None = None
+    """Where a run that a launcher started writes while it runs: a folder of its own host, from which its files come
+    home at the end. None: the sweep's folder, where its host sees it."""
     launch: str | None = None
     """Short for ``engine.launch``: ``process``, ``container`` or ``attach``."""
     report: str | None = "analysis.report.write_report"
@@ -75,6 +89,22 @@ def checked(composed: DictConfig) -> Config:
         config.engine.launch = config.launch
     config.engine = as_launched(config.engine)
     return config
+
+
+def resolved(config: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
+    """A stored configuration as objects and as it reads here: with this machine's cores where it says so.
+
+    Raises:
+        RecordError: it can't be resolved.
+    """
+    register()
+    try:
+        composed = OmegaConf.create(dict(config))
+        settings = checked(composed)
+        plain = OmegaConf.to_container(composed, resolve=True)
+    except (OmegaConfBaseException, ComposeError) as error:
+        raise RecordError(f"{one_line(error)}; `replay --cfg job` shows every setting") from error
+    return settings, plain  # type: ignore[return-value]
 
 
 def row_folder(engine: str, varying: str) -> str:
@@ -105,10 +135,23 @@ def unused_option(words: Sequence[str], engine: EngineSettings) -> str | None:
     return None
 
 
+def chosen_launcher(config: DictConfig) -> dict[str, Any] | None:
+    """What is to start a sweep's runs; None for this process, one after another."""
+    launcher: Any = OmegaConf.to_container(config.hydra.launcher, resolve=True)
+    return None if launcher["_target_"].endswith(".BasicLauncher") else launcher
+
+
+class SweepNoted(BaseException):
+    """Leaves Hydra with the sweep noted: its runs are composed by ``replay.expand``. No Exception, which Hydra would
+    make a warning of."""
+
+
 class NoteBatch(Callback):
-    """Hydra tells a callback what it is about to do; the command line needs to know after the jobs, failed or not."""
+    """Hydra tells a callback what it is about to do; the command line needs to know before and after the jobs."""
 
     noted: ClassVar[Batch | None] = None
+    sweep: ClassVar[tuple[DictConfig, ConfigLoader] | None] = None
+    """The sweep's own configuration, and what makes that of each run of it."""
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         folder = Path(config.hydra.run.dir)
@@ -116,17 +159,9 @@ class NoteBatch(Callback):
         NoteBatch.noted = Batch(folder=folder if folder.parent.exists() else folder.parent, report=config.report)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        parameters = config.hydra.sweeper.get("params") or {}
-        lines = [f"{key}={value}" for key, value in parameters.items()]
-        overrides = {
-            override.key_or_group: override
-            for override in OverridesParser.create().parse_overrides(lines + list(config.hydra.overrides.task))
-        }
-        fixed = [key for key, override in overrides.items() if not override.is_sweep_override()]
-        # Every run of the sweep composes its configuration anew and takes these along: a folder is named for what
-        # varies, not for what all runs share.
-        config.hydra.overrides.hydra.append(f"hydra.job.config.override_dirname.exclude_keys={fixed}")
         NoteBatch.noted = Batch(folder=Path(config.hydra.sweep.dir), report=config.report, sweep=True)
+        NoteBatch.sweep = config, GlobalHydra.instance().config_loader()
+        raise SweepNoted
 
 
 class ComposeError(Exception):

@@ -51,7 +51,7 @@ def test_a_run_leaves_records_and_a_report(replay: Command, fake: Fake, runs: Ru
     assert report.is_file()
     assert (folder.parent / "summary.md").is_file()
     assert f"report   {report.relative_to(Path.cwd())}" in done.out
-    written = {"batch.json", "report.html", "summary.md", "results.json"}
+    written = {"batch.json", "report.html", "summary.md", "results.json", "turns.parquet", "tables"}
     assert {path.name for path in folder.parent.iterdir()} == {"fake", *written}
 
 

@@ -72,32 +72,6 @@ def test_the_engines_workloads_and_models_that_the_readme_names_are_there() -> N
     assert ("model", "tiny") in FILES
 
 
-EXPERIMENTS = [
-    (path.stem, engine)
-    for path in sorted((CONF / "experiment").glob("*.yaml"))
-    for engine in yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]["engine"].split(",")
-]
-
-
-@pytest.mark.parametrize(("experiment", "engine"), EXPERIMENTS)
-def test_the_experiment_composes_with_each_of_its_engines(experiment: str, engine: str) -> None:
-    config = composed(f"+experiment={experiment}", f"engine={engine}")
-    assert config.name == experiment
-    assert config.engine.name == Path(engine).stem.removesuffix("_qwen3")
-    assert set(config.engine.options) <= used_names(config.engine)
-    if experiment.startswith("paper_"):
-        assert config.engine.context == 98_304
-        assert config.engine.threads == config.hardware.threads == (32 if "one_gpu" in experiment else 48) or (
-            config.engine.options["server_threads"] == "48"
-        )
-
-
-def test_every_file_of_the_papers_settings_belongs_to_an_experiment() -> None:
-    assert {f"paper/{path.stem}" for path in (CONF / "engine/paper").glob("*.yaml")} <= {
-        engine for _, engine in EXPERIMENTS
-    }
-
-
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(ConfigCompositionException, match=r"engine\.colour"):
         composed("engine.colour=red")

@@ -277,7 +277,8 @@ def test_a_sweep_runs_what_is_missing_and_leaves_what_is_finished(replay: Comman
     ("words", "message"),
     [
         (["resume=nowhere"], r"nowhere: no batch\.json or result\.json there"),
-        (["-m", "resume=nowhere"], "-m does not go with resume="),
+        (["-m", "resume=nowhere"], r"nowhere: no batch\.json or result\.json there"),
+        (["--cfg", "job", "resume=nowhere"], "--cfg does not go with resume="),
         (["resume={run}", "engine.threads=many"], "many"),
         (["resume={run}", "engine.colour=red"], "colour"),
         (["resume={run}", "engine=llamacpp"], "engine=llamacpp does not go with resume=<folder>, whose choices"),

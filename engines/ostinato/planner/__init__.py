@@ -1,0 +1,1 @@
+"""Which experts stay on the GPUs, and what the cost model says of it. NumPy only."""
