@@ -28,6 +28,7 @@ def results(summary: Summary) -> dict[str, Any]:
     """The value of ``results.json``."""
     return _alone(summary) | {
         "panels": [_alone(panel) for panel in summary.panels],
+        "others": [asdict(other) for other in summary.others],
         "reference": None if summary.reference is None else asdict(summary.reference),
     }
 

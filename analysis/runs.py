@@ -121,7 +121,9 @@ def experiments(runs: Sequence[Run]) -> tuple[tuple[Run, ...], ...]:
     several = all(len(set(group)) > 1 for group in names) or len({frozenset(group) for group in names}) == 1
     if len(groups) <= 1 or not several:
         return (tuple(runs),)
-    return tuple(_alone([*group, *(run for run in lost if _names(run) == _names(group[0]))]) for group in groups.values())
+    return tuple(
+        _alone([*group, *(run for run in lost if _names(run) == _names(group[0]))]) for group in groups.values()
+    )
 
 
 def _names(run: Run) -> tuple[str, str]:

@@ -201,6 +201,12 @@ def checked(summary: Summary, check: Check) -> str:
 def warnings(summary: Summary) -> list[str]:
     """What a reader must know before any number; empty when the runs are complete, alike and valid."""
     said = []
+    if summary.others:
+        lost = sum(other.status != COMPLETE for other in summary.others)
+        said.append(
+            f"{count(len(summary.others), 'run')} of this sweep are listed in results.json (`others`) and not shown: "
+            f"slower than these, {lost} of them not complete."
+        )
     for run in summary.interrupted:
         said.append(f"{run.label}: the run is {run.status}" + (f": {run.error}" if run.error else "") + ".")
     for run in summary.runs:

@@ -57,8 +57,8 @@ def job(composed: DictConfig) -> None:
 
 
 def main() -> NoReturn:
-    """Exits with 0 all complete and valid, 1 a run, session or report failed or is not valid, 2 not as asked, 130
-    Ctrl-C, 143 SIGTERM; with the gate's code where the configuration asks for a gate."""
+    """Exits with 0 all complete, 1 a run, session or report failed, or a sweep's run is not valid, 2 not as asked,
+    130 Ctrl-C, 143 SIGTERM; with the gate's code where the configuration asks for a gate."""
     # Hydra then raises its errors instead of printing many lines.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     # Files of ours are called as the plugins' own, which fill what ours leave out and check their types.

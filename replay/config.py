@@ -36,6 +36,8 @@ from replay.tune import TuneSettings
 from workloads.settings import WorkloadSettings
 
 CONF = Path(__file__).parents[1] / "conf"
+SUBDIR = "${row_folder:${engine.name},${hydra.job.override_dirname}}"
+"""Of a sweep's run, as ``conf/config.yaml`` has it."""
 
 
 @dataclass

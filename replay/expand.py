@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from replay.batch import Batch, Row, with_hashes
-from replay.config import Config, checked, chosen_launcher, unused_option
+from replay.config import SUBDIR, Config, checked, chosen_launcher, row_folder, unused_option
 from replay.record import RecordError
 from replay.tune import refusal
 
@@ -61,7 +61,9 @@ def expand(batch: Batch, sweep: DictConfig, loader: ConfigLoader) -> list[Config
     files_of = {place for place in places if loader.get_group_options(place, ObjectType.CONFIG)}
     groups = {word for word, override in parsed.items() if override.key_or_group in files_of} - whole
     composed: dict[Words, _Composed] = {}
-    first, found, names = [], [], set()
+    first: list[Config] = []
+    found: list[Row] = []
+    names: set[str] = set()
     for number, words in enumerate(runs):
         # A mapping is merged with what is there, so a run with one begins anew.
         files = tuple(word for word in words if word in groups or word in whole)
@@ -99,16 +101,20 @@ def _combinations(sweep: DictConfig, parser: OverridesParser) -> tuple[set[str],
         elif override.is_discrete_sweep():
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
         else:
-            raise HydraException(f"{override.input_line}: a sweep names its values; write them with commas or range()")
+            raise HydraException(
+                f"{override.input_line}: a sweep names its values; write them with commas or range()"
+            )
     return fixed, list(itertools.product(*values.values()))
 
 
 def _compose(loader: ConfigLoader, sweep: DictConfig, words: Words) -> _Composed:
     config = loader.load_sweep_config(sweep, list(words))
     hydra = config.hydra
-    needed = {"sweep": {"dir": str(sweep.hydra.sweep.dir)}, "job": {"name": hydra.job.name}}
-    needed["sweep"]["subdir"] = hydra.sweep._get_node("subdir")._value()
-    needed["runtime"] = {"choices": OmegaConf.to_container(hydra.runtime.choices)}
+    needed = {
+        "sweep": {"dir": str(sweep.hydra.sweep.dir), "subdir": _raw_subdir(hydra)},
+        "job": {"name": hydra.job.name},
+        "runtime": {"choices": OmegaConf.to_container(hydra.runtime.choices)},
+    }
     with open_dict(config):
         config.hydra = OmegaConf.create(needed)
     return _Composed(config=config, words=words)
@@ -140,10 +146,17 @@ def _set(composed: _Composed, overrides: Sequence[Override]) -> None:
 
 
 def _folder(config: DictConfig, varying: str, number: int) -> str:
+    if _raw_subdir(config.hydra) == SUBDIR:
+        return row_folder(config.engine.name, varying)  # what OmegaConf would take 2 ms to find out
     with open_dict(config):
         config.hydra.job.override_dirname = varying
         config.hydra.job.num = config.hydra.job.id = number
     return str(OmegaConf.select(config, "hydra.sweep.subdir"))
+
+
+def _raw_subdir(hydra: DictConfig) -> str:
+    raw: Any = OmegaConf.to_container(hydra.sweep)
+    return str(raw["subdir"])
 
 
 def _unlike(name: str, taken: set[str]) -> str:

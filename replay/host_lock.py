@@ -23,7 +23,8 @@ WAIT, FAIL, OFF = "wait", "fail", "off"
 VARIABLE = "OSTINATO_LOCK"
 """Names another file: for processes that share a machine but not its benchmarks, such as tests."""
 NAME = "ostinato-replay.lock"
-PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108: not TMPDIR, which differs from user to user
+# Not TMPDIR, which differs from user to user.
+PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108
 POLL_S = 0.2
 
 
@@ -125,8 +126,8 @@ def _open(path: Path) -> int:
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # enough to lock, though not to say who
     except OSError as error:
         raise EngineError(
-            f"{path}: {error.strerror}; it keeps two benchmarks on one machine apart: set {VARIABLE}=<a file that all "
-            "who use it can write>, or lock=off"
+            f"{path}: {error.strerror}; it keeps two benchmarks on one machine apart: set {VARIABLE}=<a file that "
+            "all who use it can write>, or lock=off"
         ) from error
 
 

@@ -88,7 +88,8 @@ def survived(row: Row, progress: Progress, **how: Any) -> Ended:
     """As ``run_row``, for a run that is one of many: a mistake in this program costs this one, not the others."""
     try:
         return run_row(row, progress, **how)
-    except Exception as error:  # noqa: BLE001: whatever it is, the sweep goes on, and the row and the log say it
+    # Whatever it is, the sweep goes on; the row and the log say it.
+    except Exception as error:  # noqa: BLE001
         traceback.print_exc()
         _note(row, f"{type(error).__name__}: {error}", row.config)
         return Ended(FAILED, f"{type(error).__name__}: {error} (a mistake of this program; its trace is above)")

@@ -55,7 +55,8 @@ class Job:
 
     @staticmethod
     def of(text: str) -> "Job":
-        job = pickle.loads(base64.b64decode(text))  # noqa: S301: from who started this process
+        # From who started this process.
+        job = pickle.loads(base64.b64decode(text))  # noqa: S301
         assert isinstance(job, Job)
         return job
 
@@ -100,7 +101,7 @@ def work(job: Job) -> Returned:
             except KeyboardInterrupt:
                 code, complaint = 128 + signal.SIGINT, "stopped by Ctrl-C"
             except SystemExit as stop:
-                code, complaint = int(stop.code or 0), "stopped by a signal"
+                code, complaint = stop.code if isinstance(stop.code, int) else 1, "stopped by a signal"
             if complaint:
                 print(f"replay: {complaint}", file=log, flush=True)
             note.write(ENDED)
@@ -145,7 +146,9 @@ def read_note(folder: Path) -> dict[str, Any] | None:
         found = orjson.loads((folder / JOB_FILE).read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return None
-    return found if isinstance(found, dict) and {"batch", "attempt", "status", "pid", "host"} <= found.keys() else None
+    return (
+        found if isinstance(found, dict) and {"batch", "attempt", "status", "pid", "host"} <= found.keys() else None
+    )
 
 
 def _node() -> str | None:

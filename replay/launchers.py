@@ -1,7 +1,7 @@
 """Gives a sweep's runs to a Hydra launcher (joblib, Ray, submitit), one by one, so that each can end as it likes.
 
 A launcher that is given all of them returns nothing when one of its workers is killed. Here a few threads hand out
-one run each and take what comes back; the order is the sweep's, and how many are out at once is the launcher's to say.
+one run each, in the sweep's order, and take what comes back; how many are out at once is the launcher's to say.
 """
 
 import importlib.util
@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from replay import ray_cluster
 from replay.batch import Batch, Row
 from replay.bring_home import packed, unpack
+from replay.host_lock import OFF
 from replay.launched import WAITING, Job, Returned, read_note, work
 from replay.record import RecordError
 from replay.rows import has_turns
@@ -62,7 +63,7 @@ def _installed(module: str) -> bool:
 class RowLoader:
     """Stands where Hydra's launchers expect what composes a configuration: ours is composed, and one word."""
 
-    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:  # noqa: ARG002
         (text,) = sweep_overrides
         hydra = OmegaConf.structured(HydraConf)
         # A folder that every host has: the run's own is made by the run.
@@ -101,7 +102,7 @@ class Launching:
     def start(self) -> None:
         """Raises RecordError when there is nothing to run on."""
         settings = dict(self.settings)
-        width = self._prepare(settings)
+        width = self.width(settings)
         launcher = _launcher(self.batch.folder, settings)
         for number, row in enumerate(self.rows):
             self._waiting.put((number, row))
@@ -110,22 +111,25 @@ class Launching:
             self._threads.append(thread)
             thread.start()
 
-    def _prepare(self, settings: dict[str, Any]) -> int:
+    def width(self, settings: dict[str, Any]) -> int:
         """How many may be out at once; ``settings`` are made to fit."""
         if self.kind == "RayLauncher":
             hosts = ray_cluster.connect(settings["ray"])
             self._ray = ray_cluster.Submitted()
             return 2 * hosts  # the next one is there when one ends
+        # With the lock, a second run of this machine would only wait: it would load beside the one that is measured,
+        # and joblib, which ends all its workers when one is killed, would end it just when it had begun.
+        alone = any(row.config.get("lock") != OFF for row in self.rows)
         if self.kind == "JoblibLauncher":
             jobs = int(settings.get("n_jobs") or 1)
             width = jobs if jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + jobs)
             settings["n_jobs"] = max(2, width)  # with one, joblib would run it in this process
-            return width
+            return 1 if alone else width
         settings["submitit_folder"] = str(self.batch.folder / settings["submitit_folder"])
         if self.kind == "LocalLauncher":
-            return 2
+            return 1 if alone else max(1, os.cpu_count() or 1)
         if shutil.which("sbatch") is None:
-            raise RecordError("hydra/launcher=submitit_slurm: no sbatch here; type the command on a host that submits")
+            raise RecordError("hydra/launcher=submitit_slurm: there is no sbatch here; run it where there is")
         return int(settings.get("array_parallelism") or MOST)
 
     @property
@@ -177,7 +181,8 @@ class Launching:
                 if found.files is not None:
                     unpack(found.files, row.folder)
                 return found
-            except BaseException as error:  # noqa: BLE001: each launcher has errors of its own for a worker that is gone
+            # Each launcher has errors of its own for a worker that is gone.
+            except BaseException as error:  # noqa: BLE001
                 failure = error
                 had_the_machine = began(row.folder, self.batch.id, attempt)
                 if had_the_machine is None and self.kind != "RayLauncher" and row.config.get("scratch") is None:

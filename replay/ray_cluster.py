@@ -50,7 +50,9 @@ class Submitted:
 
     def __init__(self) -> None:
         self._ray: Any = importlib.import_module("ray")
-        self._launch: Any = importlib.import_module("hydra_plugins.hydra_ray_launcher._launcher_util").launch_job_on_ray
+        self._launch: Any = importlib.import_module(
+            "hydra_plugins.hydra_ray_launcher._launcher_util"
+        ).launch_job_on_ray
         self._references: set[Any] = set()
 
     def run(self, launcher: Any, config: Any, singletons: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which runs a command goes on with: those of ``resume=<folder>``, and those that its sweep's folder already holds."""
+"""Which runs a command goes on with: those of ``resume=<folder>``, and those that its sweep's folder holds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -83,10 +83,12 @@ def take_up(batch: Batch) -> None:
         if held:
             folder = row.folder if row.folder in held else held[0]
             held.remove(folder)
-            row = replace(row, folder=folder)  # noqa: PLW2901
+            row = replace(row, folder=folder)
             batch.resume = True
         elif (row.folder / RESULT_FILE).is_file() or (row.folder / TURNS_FILE).is_file():
-            raise RecordError(f"{row.folder}: already holds a run{_unlike(row, batch, before)}; choose another folder")
+            raise RecordError(
+                f"{row.folder}: already holds a run{_unlike(row, batch, before)}; choose another folder"
+            )
         rows.append(row)
     batch.rows = rows
     taken = {row.folder for row in rows}

@@ -32,7 +32,9 @@ class Status:
 def measured(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a configuration a number depends on."""
     found = {key: value for key, value in config.items() if key not in UNMEASURED}
-    if isinstance(order := found.get("order"), Mapping):  # in which order a sweep's runs start is no run's own setting
+    if isinstance(
+        order := found.get("order"), Mapping
+    ):  # in which order a sweep's runs start is no run's own setting
         found["order"] = {key: value for key, value in order.items() if key != "engines"}
     return found
 
@@ -57,7 +59,8 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [
         f"{name} was {old.get(name, 'absent')}, is {new.get(name, 'absent')}"
         for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
+        # A number that was typed as text is the same number.
+        if str(old.get(name)) != str(new.get(name))
     ]
 
 

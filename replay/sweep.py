@@ -23,6 +23,8 @@ from replay.rows import finished, note_failure
 
 STOP_WITHIN_S = 30.0
 """A run that is stopped keeps what is done, and ends its engine."""
+COMES_BACK_S = 5.0
+"""So long what has ended may take to be known here."""
 
 
 def left(batch: Batch) -> list[Row]:
@@ -135,11 +137,16 @@ def _stop(launching: Launching) -> None:
     launching.stop()
     launching.cancel()
     told: set[int] = set()
-    until_s = time.monotonic() + STOP_WITHIN_S
-    while launching.alive and time.monotonic() < until_s:
-        for row in launching.given_out():
-            note = read_note(row.folder)
-            if note and note["batch"] == launching.batch.id and note["status"] != ENDED and note["launcher"] != "ray":
+    began_s = time.monotonic()
+    while launching.alive and (waited_s := time.monotonic() - began_s) < STOP_WITHIN_S:
+        notes = [note for row in launching.given_out() if (note := read_note(row.folder))]
+        at_work = [note for note in notes if note["batch"] == launching.batch.id and note["status"] != ENDED]
+        if launching.kind == "RayLauncher":
+            pass  # it has told them
+        elif not at_work and waited_s > COMES_BACK_S:
+            break  # a scheduler may take its time to say that it has dropped what was waiting
+        else:
+            for note in at_work:
                 _tell(note, told)
         time.sleep(0.1)
     if launching.alive:

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +12,6 @@ from hydra.errors import ConfigCompositionException, MissingConfigException
 from omegaconf.errors import ConfigKeyError, ValidationError
 
 from engines.hardware import HardwareSettings
-from engines.placeholders import used_names
 from engines.settings import EngineSettings
 from replay.config import CONF, Config, checked, register, row_folder, unused_option
 from replay.model import ModelSettings

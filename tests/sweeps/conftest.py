@@ -38,11 +38,10 @@ class Row:
 
     @property
     def engine_lives(self) -> bool:
-        """Whether an engine that was started for this sweep, which works where the command was typed, is still there."""
-        for process in psutil.process_iter(["cmdline", "cwd"]):
-            if process.info["cwd"] == str(self.folder.parents[3]) and "engines.fake" in (process.info["cmdline"] or ()):
-                return True
-        return False
+        """Whether an engine of this sweep is still there: it works where the command was typed."""
+        typed_in = str(self.folder.parents[3])
+        found = psutil.process_iter(["cmdline", "cwd"])
+        return any(p.info["cwd"] == typed_in and "engines.fake" in (p.info["cmdline"] or ()) for p in found)
 
     @property
     def has_result(self) -> bool:

@@ -28,8 +28,8 @@ def launcher(request: pytest.FixtureRequest) -> str:
 # What a server says first is in server.log: with how many threads it may compute.
 TELLS_THREADS = (
     "engine.command=['{python}','-c',"
-    "'import os,runpy,sys; print(\"threads\",os.environ.get(\"OMP_NUM_THREADS\")); "
-    "sys.argv=[\"fake\",*sys.argv[1:]]; runpy.run_module(\"engines.fake\",run_name=\"__main__\")',"
+    '\'import os,runpy,sys; print("threads",os.environ.get("OMP_NUM_THREADS")); '
+    'sys.argv=["fake",*sys.argv[1:]]; runpy.run_module("engines.fake",run_name="__main__")\','
     "--port,'{port}',--decode-ms,'{decode_ms}',--sequences,'{sequences}']"
 )
 

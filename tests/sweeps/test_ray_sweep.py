@@ -111,9 +111,7 @@ def test_eight_runs_on_two_hosts_one_at_a_time_each_and_a_killed_worker_is_a_fai
     assert "engine.options was {'decode_ms': '100'" in again.err
 
 
-def test_results_come_home_from_a_folder_of_the_host(
-    cluster: dict[str, str], sweep: Start, tmp_path: Path
-) -> None:
+def test_results_come_home_from_a_folder_of_the_host(cluster: dict[str, str], sweep: Start, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     running = sweep("hydra/launcher=ray", "repeat=0,1", f"scratch={scratch}", "engine.options.decode_ms=0", **cluster)
     assert running.wait() == running.due(), running.err
