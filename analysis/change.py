@@ -3,8 +3,8 @@
 Worse is positive whatever the metric's direction: 0.05 is "5 % slower", or "5 % less" of what should be high.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -60,16 +60,18 @@ def measure(
         counts_RS: resampled sessions, the same for all that is compared; None: points only.
     """
     before, after = (_of_kind(turns, sessions, metric.name, kind) for turns in (base, candidate))
-    here = [session for session in sessions if session in set(before["session_id"])]
+    known = set(before["session_id"])
+    here = [session for session in sessions if session in known]
     found = Change(metric=metric.name, kind=kind, sessions=len(here), turns=len(before.drop_duplicates(_KEY)))
     if not here:
-        return _without(found, "no such turn")
+        return replace(found, reason="no such turn")
     if metric.over is Over.SUM:
         return _sums(found, metric, before, after, here, sessions, counts_RS)
     return _medians(found, metric, before, after, sessions, counts_RS)
 
 
 _KEY = ["session_id", "turn"]
+Key = tuple[str, int]
 
 
 def _of_kind(turns: pd.DataFrame, sessions: Sequence[str], name: str, kind: str | None) -> pd.DataFrame:
@@ -77,18 +79,9 @@ def _of_kind(turns: pd.DataFrame, sessions: Sequence[str], name: str, kind: str 
     return turns[kept].assign(value=pd.to_numeric(turns[kept][name]).astype(np.float64))
 
 
-def _without(found: Change, reason: str) -> Change:
-    return Change(
-        metric=found.metric, kind=found.kind, sessions=found.sessions, turns=found.turns, reason=reason
-    )  # fmt: skip
-
-
-def _with(found: Change, base: float, candidate: float, change: float, **more: object) -> Change:
-    known = {"metric": found.metric, "kind": found.kind, "sessions": found.sessions, "turns": found.turns}
-    values = known | {"base": base, "candidate": candidate, "change": change} | more
-    if "interval" not in values and "reason" not in values:
-        values["reason"] = f"no interval below {SMALLEST_SAMPLE} sessions"
-    return Change(**values)  # type: ignore[arg-type]
+def _points(found: Change, base: float, candidate: float, change: float) -> Change:
+    reason = f"no interval below {SMALLEST_SAMPLE} sessions"
+    return replace(found, base=base, candidate=candidate, change=change, reason=reason)
 
 
 # -- sums: the ratio of the sessions' sums --------------------------------------------------------------------------
@@ -105,22 +98,22 @@ def _sums(
 ) -> Change:
     for side, turns in (("base", before), ("candidate", after)):
         if lacking := int(turns["value"].isna().sum()):
-            return _without(found, f"{side}: {lacking} of {len(turns)} turns have no value ({metric.absent})")
+            return replace(found, reason=f"{side}: {lacking} of {len(turns)} turns have no value ({metric.absent})")
     before_SK, after_SK = (_totals(turns, here) for turns in (before, after))
     base, candidate = float(before_SK.mean(axis=1).sum()), float(after_SK.mean(axis=1).sum())
     if (before_SK <= 0).any() or (after_SK <= 0).any():
-        return _without(found, "a session's sum is not above 0, so there is no ratio")
+        return replace(found, reason="a session's sum is not above 0, so there is no ratio")
     good, bad = (before_SK, after_SK) if metric.direction is Direction.LOWER else (after_SK, before_SK)
     change = float(bad.mean(axis=1).sum() / good.mean(axis=1).sum() - 1)
     if counts_RS is None or len(here) < SMALLEST_SAMPLE:
-        return _with(found, base, candidate, change)
+        return _points(found, base, candidate, change)
     rng = np.random.default_rng(SEED)
     if len(here) < len(sessions):  # the shared resamples draw from all sessions
         counts_RS = stats.resample(len(here), rng, resamples=len(counts_RS))
     share = stats.bootstrap_saved_share(good, bad, counts_RS, rng)
     saved = share.studentised()
-    return _with(
-        found, base, candidate, change,
+    return replace(
+        found, base=base, candidate=candidate, change=change,
         interval=Interval(-saved.high, -saved.low, saved.level), p=share.p_longer(), error=share.error,
     )  # fmt: skip
 
@@ -143,41 +136,36 @@ def _medians(
     sessions: Sequence[str],
     counts_RS: Integers | None,
 ) -> Change:
-    lacking = {_key(row) for turns in (before, after) for row in _rows(turns[turns["value"].isna()])}
+    lacking = {key for turns in (before, after) for key in _keys(turns[turns["value"].isna()])}
     before, after = (_except(turns, lacking) for turns in (before, after))
     if not len(before):
-        return _without(found, f"no turn has a value on both sides ({metric.absent})")
-    found = Change(
-        metric=found.metric, kind=found.kind,
-        sessions=before["session_id"].nunique(), turns=len(before.drop_duplicates(_KEY)),
-    )  # fmt: skip
+        return replace(found, reason=f"no turn has a value on both sides ({metric.absent})")
+    found = replace(found, sessions=before["session_id"].nunique(), turns=len(before.drop_duplicates(_KEY)))
     base, candidate = float(before["value"].median()), float(after["value"].median())
     if base <= 0 or candidate <= 0:
-        return _without(found, "a median is not above 0, so there is no ratio")
+        return replace(found, reason="a median is not above 0, so there is no ratio")
     change = candidate / base - 1 if metric.direction is Direction.LOWER else base / candidate - 1
     if counts_RS is None or found.sessions < SMALLEST_SAMPLE:
-        return _with(found, base, candidate, change)
+        return _points(found, base, candidate, change)
     rng = np.random.default_rng(SEED)
     base_R, candidate_R = (_resampled(turns, sessions, counts_RS, rng) for turns in (before, after))
     ratio_R = candidate_R / base_R if metric.direction is Direction.LOWER else base_R / candidate_R
     change_R = ratio_R[np.isfinite(ratio_R)] - 1
     p = (1 + int((change_R <= 0).sum())) / (len(change_R) + 1)
-    return _with(found, base, candidate, change, interval=stats.percentile_interval(change_R), p=p)
+    return replace(
+        found, base=base, candidate=candidate, change=change, interval=stats.percentile_interval(change_R), p=p
+    )
 
 
-def _rows(turns: pd.DataFrame) -> list[Mapping[str, object]]:
-    return turns[_KEY].to_dict("records")  # type: ignore[return-value]
+def _keys(turns: pd.DataFrame) -> list[Key]:
+    return list(zip(turns["session_id"], turns["turn"], strict=True))
 
 
-def _key(row: Mapping[str, object]) -> tuple[object, ...]:
-    return tuple(row[name] for name in _KEY)
-
-
-def _except(turns: pd.DataFrame, keys: set[tuple[object, ...]]) -> pd.DataFrame:
+def _except(turns: pd.DataFrame, keys: set[Key]) -> pd.DataFrame:
     """Without the turns that lack a value in any repeat of either side: both medians are over the same turns."""
     if not keys:
         return turns
-    return turns[[_key(row) not in keys for row in _rows(turns)]]
+    return turns[[key not in keys for key in _keys(turns)]]
 
 
 def _resampled(turns: pd.DataFrame, sessions: Sequence[str], counts_RS: Integers, rng: np.random.Generator) -> Floats:

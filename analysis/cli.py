@@ -1,11 +1,12 @@
 """``analyse FOLDER``: the report of what `replay` recorded; other questions have a word of their own."""
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from analysis.command import Parser, console
 
 if TYPE_CHECKING:
     from analysis.static_figures import Format
@@ -46,11 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from analysis.server_logs import cli as logs_cli
 
         sys.exit(logs_cli.main(words[1:]))
-    parser = argparse.ArgumentParser(
-        prog="analyse",
-        description="Compare the engines of recorded runs: a page, a Markdown summary and machine-readable numbers.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "analyse",
+        "Compare the engines of recorded runs: a page, a Markdown summary and machine-readable numbers.",
+        EXAMPLES,
     )
     parser.add_argument(
         "folder", metavar="FOLDER", type=Path, help="a folder that `replay` wrote; runs below it count too"
@@ -107,18 +107,17 @@ def _refuse(reason: str) -> int:
 
 
 def _show(summary: "Summary", report: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from analysis import wording
     from analysis.tables.engines import engine_table
 
-    console = Console(highlight=False)
+    terminal = console()
     for warning in wording.warnings(summary):
-        console.print(Text(f"! {warning}", style="yellow"))
+        terminal.print(Text(f"! {warning}", style="yellow"))
     for verdict in wording.verdicts(summary):
-        console.print(Text(verdict, style="bold"))
+        terminal.print(Text(verdict, style="bold"))
     table = engine_table(summary)
     header, *rows = (table.columns, *table.rows)
     if len(rows) <= FIT:
@@ -133,9 +132,9 @@ def _show(summary: "Summary", report: Path) -> None:
         shown.add_column(Text(column), justify="right" if position else "left", overflow="fold")
     for row in rows:
         shown.add_row(*map(Text, row))
-    console.print(shown)
+    terminal.print(shown)
     for path in (report, report.with_name("summary.md"), report.with_name("results.json")):
-        console.print(Text(str(path)), soft_wrap=True)
+        terminal.print(Text(str(path)), soft_wrap=True)
 
 
 if __name__ == "__main__":

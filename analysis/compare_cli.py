@@ -4,11 +4,16 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
+
+from analysis.command import WIDTH, Parser, console
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+    from rich.table import Table
+
     from analysis.gate import Decision
     from analysis.metric import Metric
     from analysis.side import Side
@@ -23,11 +28,6 @@ Exit status without --gate: 0 compared, 2 not possible (one line says why).
 With --gate: 0 pass, 1 regression, 2 not possible, 3 inconclusive (says how many more sessions would decide).
 In GitHub Actions the verdict is an annotation too, and the table goes to the step's summary. docs/gate.md says more.
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def percent(text: str) -> float:
@@ -49,11 +49,8 @@ def percent(text: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:  # as a command: who stops reading the output ends it quietly
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    parser = _Parser(
-        prog="compare",
-        description="Compare two runs session by session; --gate turns the result into an exit status.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "compare", "Compare two runs session by session; --gate turns the result into an exit status.", EXAMPLES
     )
     parser.add_argument("base", metavar="BASE", type=Path, help="what the candidate is held against")
     parser.add_argument("candidate", metavar="CANDIDATE", type=Path)
@@ -136,26 +133,38 @@ def _read(place: Path, metrics: Sequence[str], engine: str | None) -> "Side":
 
 
 def _show(decision: "Decision", metrics: Sequence["Metric"], *, judged: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from analysis import gate_words
 
-    console = Console(highlight=False)
-    columns = gate_words.COLUMNS if judged and not decision.differences else gate_words.COLUMNS[:-1]
-    shown = Table()
-    for position, column in enumerate(columns):
-        shown.add_column(Text(column), justify="left" if position in (0, 7) else "right", overflow="fold")
-    for row, metric in zip(decision.rows, metrics, strict=True):
-        shown.add_row(*map(Text, (*gate_words.cells(row, metric)[:-1], str(row.verdict))[: len(columns)]))
+    terminal = console()
     base, candidate = decision.base, decision.candidate
-    console.print(Text(f"base: {base.label} ({base.source}); candidate: {candidate.label} ({candidate.source})"))
-    console.print(shown)
+    about = f"base: {base.label} ({base.source}); candidate: {candidate.label} ({candidate.source})"
+    terminal.print(Text(about), soft_wrap=True)
+    left_out = set() if judged and not decision.differences else {"verdict"}
+    left_out |= {"p", "sessions"} if terminal.width < WIDTH else set()
+    terminal.print(_table(decision, metrics, left_out))
     for note in (*(gate_words.undecided(decision) if judged else ()), *gate_words.notes(decision)):
-        console.print(Text(note))
+        terminal.print(Text(note), soft_wrap=True)
     if judged or decision.differences:
-        console.print(Text(gate_words.headline(decision), style="bold"), soft_wrap=True)
+        terminal.print(Text(gate_words.headline(decision), style="bold"), soft_wrap=True)
+
+
+def _table(decision: "Decision", metrics: Sequence["Metric"], left_out: Collection[str]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    from analysis.gate_words import COLUMNS, INTERVAL, cells
+
+    kept = [at for at, column in enumerate(COLUMNS) if column not in left_out]
+    shown = Table()
+    for column in (COLUMNS[at] for at in kept):
+        justify: JustifyMethod = "left" if column in ("metric", "verdict") else "right"
+        shown.add_column(Text(column), justify=justify, no_wrap=column not in ("metric", INTERVAL))
+    for row, metric in zip(decision.rows, metrics, strict=True):
+        texts = (*cells(row, metric)[:-1], str(row.verdict))
+        shown.add_row(*(Text(texts[at]) for at in kept))
+    return shown
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """``analyse export-baseline FOLDER``: keep a run as a small file that lives in git."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from analysis.command import Parser
 
 EXAMPLES = """examples:
   analyse export-baseline results/replay/2026-11-29_12-00-00
@@ -15,11 +16,10 @@ Exit status: 0 written, 2 not possible (one line says why).
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="analyse export-baseline",
-        description="Keep what a gate needs of a run: session totals and metrics of every turn.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "analyse export-baseline",
+        "Keep what a gate needs of a run: session totals and metrics of every turn.",
+        EXAMPLES,
     )
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="a folder that `replay` wrote")
     parser.add_argument(

@@ -7,16 +7,8 @@ from analysis.gate import Decision, Row, Verdict
 from analysis.metric import Metric
 from analysis.stats import LEVEL
 
-COLUMNS = (
-    "metric",
-    "base",
-    "candidate",
-    "change",
-    f"{LEVEL:.0%} interval".replace("%", " %"),
-    "p",
-    "sessions",
-    "verdict",
-)
+INTERVAL = f"{100 * LEVEL:.0f} % interval"
+COLUMNS = ("metric", "base", "candidate", "change", INTERVAL, "p", "sessions", "verdict")
 _MARKS = {Verdict.PASS: "✅", Verdict.REGRESSION: "❌", Verdict.INCONCLUSIVE: "❔", Verdict.NONE: "–"}
 
 
@@ -51,7 +43,7 @@ def amount(value: float | None, metric: Metric) -> str:
 
 
 def verdict(row: Row) -> str:
-    """``regression: beyond 3 %``; ``inconclusive: may be noise, 4 more sessions would decide``."""
+    """``inconclusive: may be noise; 4 more sessions would decide``."""
     said = str(row.verdict) + (f": {row.reason}" if row.reason else "")
     if row.more_sessions is not None and row.verdict is Verdict.NONE:
         return f"{said}; {wording.count(row.more_sessions, 'more session')} with such turns would give one"
@@ -103,8 +95,8 @@ FORMULAS = (
     "change: candidate / base − 1, worse positive; total request time: ratio of the sums over paired sessions "
     "(bootstrap-t interval), median: ratio of the medians over the turns that both sides have (percentile interval, "
     "sessions resampled)",
-    "regression: the interval lies on the slower side and the change is beyond the margin; pass: the interval lies "
-    "within the margin or on the better side; else inconclusive",
+    "regression: the whole interval lies on the worse side and the estimate is beyond the margin (the whole interval "
+    "need not be); pass: the whole interval lies within the margin or on the better side; else inconclusive",
     "p: one-sided, that it did not get worse, Holm-corrected for the rows of this table",
 )
 

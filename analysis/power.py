@@ -59,6 +59,12 @@ def smallest_effect(
     return max((t + z) * error, margin + z * error)
 
 
+def widening(comparisons: float, *, level: float = LEVEL) -> float:
+    """By how much an interval is wider that holds for so many comparisons together (Bonferroni, normal)."""
+    beyond = (1 - level) / 2
+    return float(ndtri(beyond / comparisons) / ndtri(beyond))
+
+
 def sessions_needed(half_width: float, distance: float, sessions: int) -> int | None:
     """How many sessions would bring an interval's end to within ``distance`` of the estimate; None: out of reach.
 

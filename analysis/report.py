@@ -55,13 +55,13 @@ def write_summary(summary: Summary, *, form: Format | None = None) -> Path:
     }
     paths = {folder / name: content for name, content in contents.items()}
     made = [parent for parent in {path.parent for path in paths} if not parent.exists()]
-    for parent in made:
-        parent.mkdir(exist_ok=True)
     try:
+        for parent in made:
+            parent.mkdir()
         _replace_all(paths)
     except OSError:
         for parent in made:
-            with suppress(OSError):  # some of it was written
+            with suppress(OSError):  # it has something of an earlier report
                 parent.rmdir()
         raise
     for path in outdated(folder, paths):

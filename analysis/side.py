@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pandas as pd
 
+from analysis.checks import INVALID
 from analysis.compare import AnalysisError
 from analysis.pairing import pair
 from analysis.runs import COMPLETE, Result, Run, read_runs
-from analysis.summary import INVALID
 from replay import comparability
 
 TURN_COLUMNS = ("session_id", "repeat", "turn", "kind")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import Any, Literal
 
@@ -87,16 +88,19 @@ def _drawings(summary: Summary, by_engine: Mapping[str, Look]) -> Iterator[_Draw
     if against:
         baseline = summary.label(str(summary.baseline))
         title = f"Time saved against {baseline}"
-        yield "saved", title, lambda figure: _saved(figure, summary, by_engine, title), 1.1 + _ROW_IN * len(against)
+        paint = partial(_saved, summary=summary, by_engine=by_engine, title=title)
+        yield "saved", title, paint, 1.1 + _ROW_IN * len(against)
     kinds = [kind for kind in TURN_KINDS if any(kind in engine.medians.ttft for engine in summary.engines)]
     if kinds:
         title = "TTFT by turn type: share of turns whose first token arrived within a time"
         rows = -(-len(summary.engines) // 4)
-        yield "ttft", title, lambda figure: _ttft(figure, summary, by_engine, kinds, title), 3.2 + 0.22 * rows
+        paint = partial(_ttft, summary=summary, by_engine=by_engine, kinds=kinds, title=title)
+        yield "ttft", title, paint, 3.2 + 0.22 * rows
     timed = [engine for engine in summary.engines if engine.total_request_s]
     if timed:
         title = "Total request time: prefill, then decode"
-        yield "phases", title, lambda figure: _phases(figure, by_engine, timed, title), 1.1 + _ROW_IN * len(timed)
+        paint = partial(_phases, by_engine=by_engine, engines=timed, title=title)
+        yield "phases", title, paint, 1.1 + _ROW_IN * len(timed)
 
 
 def _saved(figure: Any, summary: Summary, by_engine: Mapping[str, Look], title: str) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from analysis.compare import OURS, Comparison
+from analysis.stats import Interval
 from analysis.summary import EngineSummary, Summary
 
 PAPER_ORDER = (
@@ -19,13 +20,13 @@ PAPER_ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """What the subject saves of another engine's time. ``comparison`` is None where the pair was compared the other
-    way round, since the subject takes longer: its interval is in the table of pairs."""
+    """What the subject saves of another engine's time."""
 
     saved: float
     won: int
     sessions: int
-    comparison: Comparison | None
+    interval: Interval | None
+    """None below ``SMALLEST_SAMPLE`` sessions, and where a pair that is turned round has no lower end."""
     saved_by_session: dict[str, float]
 
 
@@ -47,12 +48,24 @@ def against(part: Summary, key: str, chosen: str) -> Against | None:
     """``chosen`` against the engine ``key``; None for itself, and where the two were not compared."""
     for c in part.comparisons:
         if (c.baseline, c.candidate) == (key, chosen):
-            return Against(c.saved, c.won, c.sessions, c, dict(c.saved_by_session))
+            return Against(c.saved, c.won, c.sessions, c.interval, dict(c.saved_by_session))
         if (c.baseline, c.candidate) == (chosen, key):
-            by_session = {session: 1 - 1 / (1 - saved) for session, saved in c.saved_by_session.items()}
+            by_session = {session: _turned_round(saved) for session, saved in c.saved_by_session.items()}
             won = sum(saved > 0 for saved in by_session.values())
-            return Against(1 - c.baseline_s / c.candidate_s, won, c.sessions, None, by_session)
+            return Against(_turned_round(c.saved), won, c.sessions, _interval_turned_round(c), by_session)
     return None
+
+
+def _turned_round(saved: float) -> float:
+    """What the baseline saves of the candidate's time: ``1 - A / B`` of ``1 - B / A``."""
+    return 1 - 1 / (1 - saved)
+
+
+def _interval_turned_round(c: Comparison) -> Interval | None:
+    """Its ends turned round: the ratio falls where its inverse rises, so it covers the truth as often."""
+    if c.interval is None or c.interval.high >= 1:
+        return None
+    return Interval(_turned_round(c.interval.high), _turned_round(c.interval.low), c.interval.level)
 
 
 def in_paper_order(part: Summary, *, last: str | None) -> list[EngineSummary]:

@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis import stats
+from analysis.checks import INVALID, Check, checks
 from analysis.compare import (
-    TURN_KINDS,
     Comparison,
     Medians,
     choose_baseline,
@@ -26,8 +25,8 @@ from analysis.pressure import EnginePressure, engine_pressure
 from analysis.runs import COMPLETE, Run, experiments, read_runs
 from analysis.slices import Slices, slices
 from analysis.stats import Integers
+from analysis.workload import WorkloadSummary, what_was_replayed
 
-INVALID = "invalid"
 SEED = 20_261_129
 """Of the resampling: the same records give the same report, to the byte."""
 
@@ -60,37 +59,6 @@ class EngineSummary:
     prefill_as_expected: int
     first_chunk_merged: int
     """Turns whose first chunk held several tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadSummary:
-    name: str
-    hash: str
-    sessions: int
-    turns: int
-    output_tokens: int
-    turns_by_kind: Mapping[str, int]
-    new_tokens_median: Mapping[str, float]
-    new_tokens_median_all: float | None
-    """Over all turns; None where none was replayed."""
-    losses: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A validity check of one run; ``advice`` says what to do when it is not ok."""
-
-    engine: str
-    repeat: int | None
-    """None where the run was not repeated."""
-    name: str
-    ok: bool | None
-    """None: could not be told."""
-    value: Any
-    threshold: str
-    severity: str
-    """What it means when it is not ok: ``invalid``, the numbers are wrong; ``warning``, noisy or fewer."""
-    advice: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,22 +174,8 @@ def _summarise(folder: Path, runs: tuple[Run, ...], baseline: str | None) -> Sum
         baseline=chosen if comparable else None,
         comparisons=comparisons,
         engines=engines,
-        workload=_workload(runs),
-        checks=tuple(
-            Check(
-                engine=run.key,
-                repeat=result.get("repeat", 0) if len(run.results) > 1 else None,
-                name=check["name"],
-                ok=check["ok"],
-                value=check.get("value"),
-                threshold=check.get("threshold") or "",
-                severity=check.get("severity") or INVALID,
-                advice=check.get("advice") or "",
-            )
-            for run in runs
-            for result in run.results
-            for check in result["validity"]
-        ),
+        workload=what_was_replayed(runs),
+        checks=checks(runs),
         pressure=tuple(
             found
             for each in zip(runs, counted, sessions, strict=True)
@@ -277,22 +231,3 @@ def _total(turns: pd.DataFrame, metric: str) -> float | None:
     if not len(turns) or turns[metric].isna().any():
         return None
     return float(session_times(turns, turns["session_id"].unique().tolist(), metric).to_numpy().sum())
-
-
-def _workload(runs: Sequence[Run]) -> WorkloadSummary:
-    """From the run that got furthest: what it replayed of the recording."""
-    furthest = max(runs, key=lambda run: len(run.turns))
-    turns = furthest.turns[furthest.turns["repeat"] == furthest.turns["repeat"].min()]
-    about = furthest.result["workload"]
-    by_kind = {kind: turns[turns["kind"] == kind] for kind in TURN_KINDS}
-    return WorkloadSummary(
-        name=str(about["name"]),
-        hash=str(about["hash"]),
-        sessions=int(about["sessions"]),
-        turns=int(about["turns"]),
-        output_tokens=int(turns["output_tokens"].sum()),
-        turns_by_kind={kind: len(part) for kind, part in by_kind.items() if len(part)},
-        new_tokens_median={kind: float(part["new_tokens"].median()) for kind, part in by_kind.items() if len(part)},
-        new_tokens_median_all=float(turns["new_tokens"].median()) if len(turns) else None,
-        losses=dict(about.get("losses") or {}),
-    )

@@ -4,11 +4,12 @@ import math
 import re
 from collections.abc import Mapping
 
+from analysis.checks import INVALID, Check
 from analysis.compare import Comparison
 from analysis.load import Load
 from analysis.runs import COMPLETE
 from analysis.stats import SMALLEST_SAMPLE, Interval, Median
-from analysis.summary import INVALID, Check, Summary
+from analysis.summary import Summary
 from analysis.tuning import Tuning, tunings
 
 ABSENT = "–"

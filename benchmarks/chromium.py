@@ -1,6 +1,6 @@
 """A headless Chromium, driven over a pipe with the DevTools protocol: no port, no download, no other package.
 
-Used by ``report_open.py`` and by ``tests/browser``. https://chromedevtools.github.io/devtools-protocol/
+Used by ``report_open.py`` and by ``tests/analysis/browser``. https://chromedevtools.github.io/devtools-protocol/
 """
 
 import base64
@@ -69,9 +69,7 @@ class Chromium:
         os.close(to_read)
         os.close(to_write)
         try:
-            pages = self.call("Target.getTargets")["targetInfos"]
-            page = next(p["targetId"] for p in pages if p["type"] == "page")
-            self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+            self._session = self.call("Target.attachToTarget", targetId=self._page(), flatten=True)["sessionId"]
             for domain in ("Page", "Runtime", "Network", "Log"):
                 self.call(f"{domain}.enable")
             self.resize(width, height)
@@ -178,6 +176,17 @@ class Chromium:
         finally:
             os.close(self._read)
             self._profile.cleanup()
+
+    def _page(self) -> str:
+        """The first page, which may come later than the browser's first answer."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            for target in self.call("Target.getTargets")["targetInfos"]:
+                if target["type"] == "page":
+                    return str(target["targetId"])
+            if time.monotonic() > deadline:
+                raise BrowserError(f"no page within {LIMIT_S:g} s")
+            time.sleep(0.02)
 
     def _next(self, deadline: float, doing: str) -> dict[str, Any]:
         while b"\0" not in self._unread:

@@ -15,10 +15,8 @@ if [ ! -f "$archive" ]; then
   mkdir -p "$folder"
   root=$(mktemp -d "$folder/root.XXXXXX")
   trap 'rm -rf "$root" "$archive.part"' EXIT
-  # shellcheck disable=SC1091
-  mirror=$(. /etc/os-release; [ "$ID" = debian ] || echo http://deb.debian.org/debian)
-  # shellcheck disable=SC2086
-  debootstrap --variant=minbase --include="$packages" $suite "$root" $mirror >"$folder/debootstrap.log" \
+  # On another distribution than Debian, DEBIAN_MIRROR must give the address of a mirror.
+  debootstrap --variant=minbase --include="$packages" $suite "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >"$folder/debootstrap.log" \
     || { tail -n 5 "$folder/debootstrap.log" >&2; exit 1; }
   rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/doc "$root"/usr/share/man
   tar -C "$root" -cf "$archive.part" .

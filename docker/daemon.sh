@@ -49,15 +49,16 @@ start() {
 }
 
 stop() {
-  [ -f "$run/pid" ] || return 0
-  pid=$(cat "$run/pid")
-  kill "$pid" 2>/dev/null || true
-  for _ in $(seq 150); do
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.2
-  done
-  if kill -0 "$pid" 2>/dev/null; then kill -9 "$pid"; fi
-  # What it mounted stays mounted, its network namespace and the roots of containers that were killed with it.
+  if [ -f "$run/pid" ]; then
+    pid=$(cat "$run/pid")
+    kill "$pid" 2>/dev/null || true
+    for _ in $(seq 150); do
+      kill -0 "$pid" 2>/dev/null || break
+      sleep 0.2
+    done
+    if kill -0 "$pid" 2>/dev/null; then kill -9 "$pid"; fi
+  fi
+  # What it mounted stays mounted: its network namespace, and the roots of containers that were killed with it.
   awk -v run="$run/" 'index($2, run) == 1 { print $2 }' /proc/mounts | sort -r | while read -r place; do umount -l "$place"; done
   rm -rf "$run"
 }

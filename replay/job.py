@@ -9,6 +9,7 @@ from typing import Any
 from engines.base import EngineError
 from replay.batch import Row
 from replay.config import resolved
+from replay.ending import FAILED, USAGE
 from replay.host_lock import host_lock
 from replay.progress import Progress
 from replay.record import RecordError
@@ -16,8 +17,6 @@ from replay.resume import RefusedError
 from replay.rows import has_turns, note_failure
 from replay.run import Run, execute
 from workloads.session import WorkloadError
-
-FAILED, USAGE = 1, 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.attach import AttachedServer
-from engines.base import Dialect, EngineError, ForcedRequest, Forcing, Reply
+from engines.base import EngineError, ForcedRequest, Forcing, Reply
 from engines.client import EngineClient
 from engines.container.server import ContainerServer
 from engines.dialects.registry import dialect
 from engines.forcing.registry import forcing
 from engines.forcing.self_test import ENDS, self_test
 from engines.process import ProcessServer
+from engines.served_model import served_model
 from engines.server import Server
 from engines.settings import EngineSettings
 from engines.state import Lesson, keeps_state, note_lesson, prepare_state
@@ -90,12 +91,7 @@ async def _started(
             progress.step(f"{prefix} · starting the engine")
             await server.start()
             async with WatchedClient(
-                server,
-                settings.health,
-                dialect(settings.dialect),
-                force,
-                request_timeout_s=settings.request_timeout_s,
-                stall_timeout_s=settings.stall_timeout_s,
+                server, settings, force, model=await served_model(settings, server.url)
             ) as client:
                 try:
                     progress.step(f"{prefix} · checking that it emits forced tokens")
@@ -134,20 +130,16 @@ def _lesson(settings: EngineSettings, workload: Workload) -> Lesson:
 class WatchedClient(EngineClient):
     """Says of a connection that broke off how its server ended, if it did."""
 
-    def __init__(
-        self,
-        server: Server,
-        health: str,
-        dialect: Dialect,
-        forcing: Forcing,
-        *,
-        request_timeout_s: float,
-        stall_timeout_s: float,
-    ) -> None:
+    def __init__(self, server: Server, settings: EngineSettings, force: Forcing, *, model: str | None) -> None:
         super().__init__(
-            server.url, dialect, forcing, request_timeout_s=request_timeout_s, stall_timeout_s=stall_timeout_s
+            server.url,
+            dialect(settings.dialect),
+            force,
+            request_timeout_s=settings.request_timeout_s,
+            stall_timeout_s=settings.stall_timeout_s,
+            model=model,
         )
-        self._server, self._health = server, health
+        self._server, self._health = server, settings.health
 
     async def turn(self, request: ForcedRequest) -> Reply:
         try:

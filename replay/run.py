@@ -76,6 +76,8 @@ class Run:
         for name in ("retries", "repeat"):
             if (number := getattr(self, name)) < 0:
                 raise EngineError(f"{name}={number} is negative; set 0 or more")
+        if self.engine.cache_block_tokens < 1:
+            raise EngineError(f"engine.cache_block_tokens={self.engine.cache_block_tokens} is no size; set 1 or more")
         check_state(self.engine)
         pacing.check(self.arrival, self.engine)
         order.check(self.order)
@@ -279,6 +281,7 @@ def _result(run: Run, outcome: Outcome) -> dict[str, Any]:
                 expected_sessions=len(workload.sessions) if workload else 0,
                 warmed_up=outcome.warmed_up,
                 losses=workload.losses if workload else {},
+                cache_block_tokens=run.engine.cache_block_tokens,
                 observed=outcome.observed,
             )
         ]

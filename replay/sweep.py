@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +13,8 @@ import psutil
 
 from replay.batch import Batch, Row
 from replay.config import resolved
-from replay.job import FAILED, Ended, run_row, survived
+from replay.ending import FAILED, complain
+from replay.job import Ended, run_row, survived
 from replay.launched import ENDED, LOG_FILE, RUNNING, Returned, read_note
 from replay.launchers import Launching
 from replay.progress import Progress, duration
@@ -58,7 +58,7 @@ def sweep(batch: Batch, rows: list[Row], codes: dict[Path, int]) -> None:
             ended = run(row, progress, number=number, runs=len(rows), resume=batch.resume)
         codes[row.folder] = ended.code
         if ended.complaint:
-            print(f"replay: {_prefix(batch, row)}{ended.complaint}", file=sys.stderr)
+            complain(f"{_prefix(batch, row)}{ended.complaint}")
 
 
 def _prefix(batch: Batch, row: Row) -> str:

@@ -1,8 +1,9 @@
 """Figure 8 of the paper: prefill and decode of each configuration, and its decode step."""
 
 from analysis import wording
-from analysis.figures.colours import GREY, Look
+from analysis.figures.colours import Look
 from analysis.figures.figure import Figure, blank, short, spec
+from analysis.figures.marks import add_phase
 from analysis.summary import Summary
 from analysis.tables.ablation import Step, steps
 
@@ -18,22 +19,12 @@ def _phases(found: list[Step], looks: dict[str, Look]) -> Figure | None:
     if not whole:
         return None
     figure = blank()
+    names, colours = [step.name for step in whole], [looks[step.key].colour for step in whole]
     for name, values, opacity in (
         ("prefill", [step.prefill_s or 0.0 for step in whole], 1.0),
         ("decode", [step.decode_s or 0.0 for step in whole], 0.6),
     ):
-        figure.add_bar(
-            x=short(values),
-            y=[step.name for step in whole],
-            orientation="h",
-            name=name,
-            showlegend=False,
-            marker={"color": [looks[step.key].colour for step in whole], "opacity": opacity},
-            hovertemplate=f"{name} " + "%{x:.3s}s<extra>%{y}</extra>",
-        )
-        figure.add_bar(
-            x=[None], y=[whole[0].name], orientation="h", name=name, marker={"color": GREY, "opacity": opacity}
-        )
+        add_phase(figure, name, values, names, colours, opacity=opacity)
     for step in whole:
         figure.add_annotation(
             x=(step.prefill_s or 0.0) + (step.decode_s or 0.0),

@@ -76,7 +76,3 @@ def log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
     return [float(f"{step}e{decade}") for decade in decades for step in steps]
-
-
-def tick(count: int) -> int:
-    return next(step for step in (1, 2, 5, 10, 20, 50, 100, 10**9) if count / step <= 20)

@@ -1,13 +1,13 @@
 """Figure 7 of the paper: TTFT over new tokens, the sweep of input lengths with its slopes, work left to the CPU."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from analysis import wording
 from analysis.figures.colours import Look
-from analysis.figures.figure import Figure, blank, error_bars, log_ticks, short, spec
+from analysis.figures.figure import Figure, blank, short, spec
+from analysis.figures.lengths import TTFT_BY_NEW_TOKENS, over_lengths
+from analysis.figures.marks import add_line, token_axis
 from analysis.stats import Floats
 from analysis.summary import Summary
 
@@ -19,41 +19,8 @@ SPLIT_BELOW = 512
 
 
 def input_length(part: Summary, looks: dict[str, Look]) -> list[Figure]:
-    made = [_groups(part, looks), _sweep(part, looks), _left_to_cpu(part, looks)]
+    made = [over_lengths(part, looks, TTFT_BY_NEW_TOKENS), _sweep(part, looks), _left_to_cpu(part, looks)]
     return [figure for figure in made if figure]
-
-
-def _groups(part: Summary, looks: dict[str, Look]) -> Figure | None:
-    figure, said, lengths = blank(), [], []
-    for engine in part.engines:
-        slices = part.slices[engine.key].by_new_tokens if engine.key in part.slices else ()
-        found = [(each, each.ttft) for each in slices if each.ttft]
-        if len(found) < 2:
-            continue
-        look = looks[engine.key]
-        lengths += [each.middle for each, _ in found]
-        figure.add_scatter(
-            x=short([each.middle for each, _ in found]),
-            y=short([median.value for _, median in found]),
-            error_y=error_bars([median.interval for _, median in found], [median.value for _, median in found]),
-            text=[f"{each.name} new tokens, {wording.count(each.turns, 'turn')}" for each, _ in found],
-            name=engine.label,
-            mode="lines+markers",
-            line={"color": look.colour, "dash": look.dash, "width": 2},
-            marker={"color": look.colour, "symbol": look.symbol, "size": 9},
-            hovertemplate="%{y:.3s}s, %{text}<extra>" + engine.label + "</extra>",
-        )
-        said.append(f"{engine.label} " + ", ".join(f"{e.name}: {wording.seconds(m.value)}" for e, m in found))
-    if not said:
-        return None
-    _token_axis(figure, lengths)
-    figure.update_yaxes(title="median TTFT (s)", rangemode="tozero")
-    return Figure(
-        name="ttft-new-tokens",
-        title="Figure 7a · TTFT after a tool output, by new tokens",
-        caption=f"Each group at its median length: {'; '.join(said)}.",
-        spec=spec(figure),
-    )
 
 
 def sweep_lengths(turns: pd.DataFrame) -> list[int]:
@@ -83,22 +50,14 @@ def _sweep(part: Summary, looks: dict[str, Look]) -> Figure | None:
         tool = turns[turns["kind"] == "tool"].groupby("new_tokens")["ttft_s"].median()
         medians = [float(tool.loc[length]) for length in lengths]
         slope = slope_ms(lengths, medians)
-        look, all_lengths = looks[engine.key], [*all_lengths, *lengths.tolist()]
+        all_lengths += lengths.tolist()
         label = engine.label if slope is None else f"{engine.label}, {wording.milliseconds(slope / 1e3)}/token"
-        figure.add_scatter(
-            x=short(lengths.tolist()),
-            y=short(medians),
-            name=label,
-            mode="lines+markers",
-            line={"color": look.colour, "dash": look.dash, "width": 2},
-            marker={"color": look.colour, "symbol": look.symbol, "size": 9},
-            hovertemplate="%{y:.3s}s at %{x} new tokens<extra>" + engine.label + "</extra>",
-        )
+        add_line(figure, looks[engine.key], label, lengths.tolist(), medians, hover="%{y:.3s}s at %{x} new tokens")
         measured = zip(lengths, medians, strict=True)
         said.append(f"{label}: " + ", ".join(f"{n:,.0f} tokens {wording.seconds(m)}" for n, m in measured))
     if not said:
         return None
-    _token_axis(figure, all_lengths)
+    token_axis(figure, "new tokens", all_lengths)
     figure.update_yaxes(title="median TTFT (s)", rangemode="tozero")
     return Figure(
         name="ttft-sweep",
@@ -132,11 +91,4 @@ def _left_to_cpu(part: Summary, looks: dict[str, Look]) -> Figure | None:
         title="Figure 7c · Work left to the CPU",
         caption=f"Experts that the CPU computes per token and layer, as the engine reports it: {'; '.join(said)}.",
         spec=spec(figure),
-    )
-
-
-def _token_axis(figure: Any, lengths: list[float]) -> None:
-    ticks = log_ticks(max(min(lengths), 1), max(lengths) + 1)
-    figure.update_xaxes(
-        title="new tokens, log scale", type="log", tickvals=ticks, ticktext=[f"{value:,.0f}" for value in ticks]
     )

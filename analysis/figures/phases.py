@@ -1,13 +1,11 @@
 """Figure 6 of the paper: prefill and decode of each engine, its waits by turn type, its TPOT over context."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from analysis import wording
 from analysis.compare import TURN_KINDS
-from analysis.figures.colours import GREY, Look
+from analysis.figures.colours import Look
 from analysis.figures.figure import Figure, blank, error_bars, short, spec
-from analysis.summary import EngineSummary, Summary
+from analysis.figures.marks import add_line, add_phase
+from analysis.summary import Summary
 from analysis.wording import KIND_WORDS
 
 
@@ -21,6 +19,7 @@ def _stacks(part: Summary, looks: dict[str, Look]) -> Figure | None:
     if not engines:
         return None
     rows = list(reversed(engines))  # plotly draws the first one lowest
+    names, colours = [engine.label for engine in rows], [looks[engine.key].colour for engine in rows]
     figure = blank()
     times = {
         "prefill (TTFT)": [engine.client_prefill_s or 0.0 for engine in rows],
@@ -31,7 +30,7 @@ def _stacks(part: Summary, looks: dict[str, Look]) -> Figure | None:
         for engine, prefill, decode in zip(rows, *times.values(), strict=True)
     ]
     for (name, values), (opacity, pattern) in zip(times.items(), ((1, ""), (0.75, "/"), (0.5, "x")), strict=True):
-        _stack(figure, name, values, rows, looks, opacity, pattern)
+        add_phase(figure, name, values, names, colours, opacity=opacity, pattern=pattern)
     figure.update_layout(barmode="stack", bargap=0.35)
     figure.update_xaxes(title="total request time (s)", rangemode="tozero")
     figure.update_yaxes(automargin=True)
@@ -48,32 +47,6 @@ def _stacks(part: Summary, looks: dict[str, Look]) -> Figure | None:
         height=150 + 46 * len(rows),
         wide=True,
     )
-
-
-def _stack(
-    figure: Any,
-    name: str,
-    values: Sequence[float],
-    rows: Sequence[EngineSummary],
-    looks: dict[str, Look],
-    opacity: float,
-    pattern: str,
-) -> None:
-    shape = {"shape": pattern, "solidity": 0.35}
-    figure.add_bar(
-        x=short(values),
-        y=[engine.label for engine in rows],
-        orientation="h",
-        name=name,
-        showlegend=False,
-        marker={"color": [looks[e.key].colour for e in rows], "opacity": opacity, "pattern": shape},
-        hovertemplate=f"{name} " + "%{x:.3s}s<extra>%{y}</extra>",
-    )
-    # The legend names the phase, not an engine: grey.
-    figure.add_bar(
-        x=[None], y=[rows[0].label], orientation="h", name=name,
-        marker={"color": GREY, "opacity": opacity, "pattern": shape},
-    )  # fmt: skip
 
 
 def _waits(part: Summary, looks: dict[str, Look]) -> Figure | None:
@@ -113,17 +86,15 @@ def _over_context(part: Summary, looks: dict[str, Look]) -> Figure | None:
         )
         if len(found) < 2:
             continue
-        look = looks[engine.key]
         medians = [each.tpot for each in found if each.tpot]
-        figure.add_scatter(
-            x=short([each.middle for each in found]),
-            y=short([1e3 * median.value for median in medians]),
+        add_line(
+            figure,
+            looks[engine.key],
+            engine.label,
+            [each.middle for each in found],
+            [1e3 * median.value for median in medians],
+            hover="%{y:.3s} ms at %{x:,.0f} tokens",
             error_y=error_bars([m.interval for m in medians], [m.value for m in medians], scale=1e3),
-            name=engine.label,
-            mode="lines+markers",
-            line={"color": look.colour, "dash": look.dash, "width": 2},
-            marker={"color": look.colour, "symbol": look.symbol, "size": 9},
-            hovertemplate="%{y:.3s} ms at %{x:,.0f} tokens<extra>" + engine.label + "</extra>",
         )
         said.append(f"{engine.label} " + ", ".join(wording.milliseconds(m.value) for m in medians))
     if not said:

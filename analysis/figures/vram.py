@@ -1,10 +1,12 @@
 """The iso-VRAM curve: decode speed and wait of each engine at each budget."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 
 from analysis.figures.colours import Look, colours
-from analysis.figures.figure import Figure, blank, short, spec
+from analysis.figures.figure import Figure, blank, spec
+from analysis.figures.marks import add_line
 from analysis.summary import Summary
 from analysis.tables.iso_vram import Point, points
 
@@ -44,17 +46,11 @@ def _figure(
         known = [(point, value) for point in group if (value := of(point)) is not None]
         if not known:
             continue
-        look = looks[known[0][0].key]
-        figure.add_scatter(
-            x=short([point.gib for point, _ in known]),
-            y=short([value for _, value in known]),
-            name=known[0][0].label,
-            mode="lines+markers",
-            line={"color": by_engine[engine], "dash": look.dash, "width": 2},
-            marker={"color": by_engine[engine], "symbol": look.symbol, "size": 9},
-            hovertemplate="%{y:.3s} at %{x:g} GiB<extra>" + known[0][0].label + "</extra>",
-        )
-        said.append(f"{known[0][0].label} " + ", ".join(f"{p.gib:g} GiB: {v:.3g}" for p, v in known))
+        first, _ = known[0]
+        look = replace(looks[first.key], colour=by_engine[engine])
+        gib, values = [point.gib for point, _ in known], [value for _, value in known]
+        add_line(figure, look, first.label, gib, values, hover="%{y:.3s} at %{x:g} GiB")
+        said.append(f"{first.label} " + ", ".join(f"{p.gib:g} GiB: {v:.3g}" for p, v in known))
     if not said:
         return None
     figure.update_xaxes(title="VRAM budget (GiB)", rangemode="tozero")

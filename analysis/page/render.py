@@ -13,13 +13,14 @@ from typing import Any
 import orjson
 
 from analysis import wording
+from analysis.checks import INVALID, Check
 from analysis.figures.catalogue import figures
 from analysis.figures.colours import looks
 from analysis.figures.figure import plotly_js
 from analysis.page.formulas import column_formulas
 from analysis.page.turns import packed, session_rows, turn_data
 from analysis.runs import Run
-from analysis.summary import INVALID, Check, Summary
+from analysis.summary import Summary
 from analysis.tables.catalogue import tables
 from analysis.tables.table import Table
 

@@ -1,11 +1,12 @@
 """``analyse logs FILE [FILE …]``: tokens a second from what servers logged."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from analysis.command import Parser, console
 
 if TYPE_CHECKING:
     from analysis.tables.table import Table
@@ -22,14 +23,11 @@ Exit status: 0 printed, 2 a log that can't be read or holds no timings.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="analyse logs",
-        description=(
-            "Tokens a second of prefill and decode from plain logs of llama-server (any version), SGLang "
-            "(--log-requests) or vLLM, without records. Two logs are compared."
-        ),
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "analyse logs",
+        "Tokens a second of prefill and decode from plain logs of llama-server (any version), SGLang "
+        "(--log-requests) or vLLM, without records. Two logs are compared.",
+        EXAMPLES,
     )
     parser.add_argument(
         "logs", metavar="FILE", type=Path, nargs="+", help="a server's log, plain or .gz; - is standard input"
@@ -63,18 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(table: "Table", lacking: Sequence[str]) -> None:
-    from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
 
-    console = Console(highlight=False)
+    terminal = console()
     grid = Grid()
     for at, column in enumerate(table.columns):
         grid.add_column(Text(column), justify="right" if at else "left", overflow="fold")
     for row in table.rows:
         grid.add_row(*map(Text, row))
-    console.print(grid)
+    terminal.print(grid)
     for line in table.formulas:
-        console.print(Text(line, style="dim"))
+        terminal.print(Text(line, style="dim"))
     for line in lacking:
-        console.print(Text(f"! {line}", style="yellow"))
+        terminal.print(Text(f"! {line}", style="yellow"))

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from analysis import wording
 from analysis.paper import Reference, Row, paper_workload
-from analysis.subject import against, in_paper_order, subject
+from analysis.stats import SMALLEST_SAMPLE
+from analysis.subject import Against, against, in_paper_order, subject
 from analysis.summary import EngineSummary, Summary
 from analysis.tables import formulas as said
 from analysis.tables.plain import (
@@ -104,14 +105,10 @@ def _cells(part: Summary, key: str, mine: EngineSummary) -> Line:
     found = against(part, key, mine.key)
     ttft, tpot = engine.medians.ttft.get("tool"), engine.medians.tpot
     why = _OF_OURS if key == mine.key else "not compared"
-    compared = found.comparison if found else None
     return (
         time_s(engine.total_request_s),
         percent(found.saved if found else None, why=why),
-        ends(
-            compared.interval if compared else None,
-            why=said.FEW if compared else why if not found else "compared the other way round in the table of pairs",
-        ),
+        ends(found.interval if found else None, why=_why_no_interval(found) if found else why),
         share(found.won, found.sessions, why=why) if found else absent(why),
         number(
             ttft.value if ttft else None,
@@ -127,6 +124,10 @@ def _cells(part: Summary, key: str, mine: EngineSummary) -> Line:
             interval=tpot.interval if tpot else None,
         ),
     )
+
+
+def _why_no_interval(found: Against) -> str:
+    return said.FEW if found.sessions < SMALLEST_SAMPLE else "its lower end is beyond all numbers"
 
 
 def _best(lines: Sequence[Line]) -> list[Line]:

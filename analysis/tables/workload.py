@@ -1,11 +1,12 @@
 """Table 2 of the paper: what was replayed."""
 
 from analysis.paper import Row
-from analysis.summary import Summary, WorkloadSummary
+from analysis.summary import Summary
 from analysis.tables import formulas as said
 from analysis.tables.plain import NOT_PRINTED, marked
 from analysis.tables.table import PAPER, Column, Line, Table, absent, count, number, words
 from analysis.wording import KIND_WORDS
+from analysis.workload import WorkloadSummary
 
 FORMULAS = (
     "outputs: generated tokens; new tokens: prompt tokens beyond the previous turn's prompt and output, median over "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.base import EngineError, Mount
 from engines.container import advice, spec
+from engines.container.access import let_write
 from engines.container.orphans import Owner
 from engines.health import healthy_or_ended
 from engines.log import Log
@@ -164,7 +165,9 @@ class ContainerServer:
                 bind, inside = spec.model_bind(self._model)
                 binds.append(bind)
             if state := names_state(spec.command(self._settings), self._settings):
-                binds.append(spec.Bind(source=self._state_folder(), target=spec.STATE, read_only=False))
+                folder = self._folder.absolute() / "state"
+                folder.mkdir(parents=True, exist_ok=True)
+                binds.append(spec.Bind(source=folder, target=spec.STATE, read_only=False))
             place = spec.Place(
                 name=name,
                 port=self._port,
@@ -177,13 +180,8 @@ class ContainerServer:
             )
             self._created = spec.arguments(self._settings, place)
             self._image = daemon.image()
-            _let_write(self._created["user"], [bind.source for bind in binds if not bind.read_only])
+            let_write(self._created["user"], [bind.source for bind in binds if not bind.read_only])
             return self._created
-
-    def _state_folder(self) -> Path:
-        folder = self._folder / "state"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder.absolute()
 
     async def _set_guard(self, name: str) -> None:
         self._guard = await asyncio.create_subprocess_exec(
@@ -249,13 +247,3 @@ class ContainerServer:
             if daemon is not None:
                 daemon.close()
                 self._daemon = None
-
-
-def _let_write(user: str, paths: list[Path]) -> None:
-    """Where root runs the harness, give what the engine writes to the other user that runs inside."""
-    owner, _, group = user.partition(":")
-    if os.geteuid() or not owner.isdigit() or owner == "0":
-        return
-    for path in paths:
-        for one in (path, *(path.rglob("*") if path.is_dir() else ())):
-            os.chown(one, int(owner), int(group) if group.isdigit() else -1, follow_symlinks=False)

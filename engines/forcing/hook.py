@@ -9,16 +9,14 @@ import shutil
 from pathlib import Path
 
 from engines.base import Answer, EngineError, ForcedRequest, Mount
-from engines.forcing.plan import Plan
-from engines.forcing.simple import SimpleForcing
-from engines.forcing.verdict import check_fits
+from engines.forcing.planned import PlannedForcing
 from engines.settings import EngineSettings
 
 HOOKS = Path(__file__).with_name("hooks")
 
 
-class HookForcing(SimpleForcing):
-    """One request at a time, as the plan holds one turn's tokens by position.
+class HookForcing(PlannedForcing):
+    """For engines that sample in Python.
 
     Raises:
         EngineError: a server that somebody else starts.
@@ -34,8 +32,7 @@ class HookForcing(SimpleForcing):
             )
         inherited = os.environ.get("PYTHONPATH") if settings.launch == "process" else None
         self._path = settings.env.get("PYTHONPATH", inherited)
-        self._context = settings.context
-        self._plan = Plan(settings.context, folder)
+        super().__init__(settings, folder)
         self._hooks = self._plan.folder / "hooks"
         # A copy: the one place that a container must see, and no byte code is written into this package.
         shutil.copytree(HOOKS, self._hooks, ignore=shutil.ignore_patterns("__pycache__", ".*"))
@@ -47,15 +44,6 @@ class HookForcing(SimpleForcing):
     def mounts(self) -> tuple[Mount, ...]:
         return Mount(path=self._hooks), Mount(path=self._plan.path, writable=True)
 
-    def arm(self, request: ForcedRequest) -> None:
-        """Write down what to force.
-
-        Raises:
-            EngineError: ``context`` when the turn is longer than the engine's context.
-        """
-        check_fits(request, self._context)
-        self._plan.arm(len(request.prompt_ids), request.output_ids)
-
     def verify(self, request: ForcedRequest, answer: Answer) -> tuple[str, None]:
         if self._plan.pid is None:
             raise EngineError(
@@ -64,6 +52,3 @@ class HookForcing(SimpleForcing):
             )
         super().verify(request, answer)
         return "ids", None
-
-    def close(self) -> None:
-        self._plan.close()

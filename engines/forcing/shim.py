@@ -7,14 +7,13 @@ from pathlib import Path
 from engines.base import Answer, EngineError, ForcedRequest, Mount
 from engines.binary import find
 from engines.forcing.compiled import check_dynamic, library
-from engines.forcing.plan import Plan
-from engines.forcing.simple import SimpleForcing
-from engines.forcing.verdict import check, check_count, check_fits
+from engines.forcing.planned import PlannedForcing
+from engines.forcing.verdict import check, check_count
 from engines.settings import EngineSettings
 
 
-class ShimForcing(SimpleForcing):
-    """One request at a time: the server runs with one slot (``-np 1``).
+class ShimForcing(PlannedForcing):
+    """For servers of the llama.cpp family, run with one slot (``-np 1``).
 
     Raises:
         EngineError: no compiler, a static build, or a server that somebody else starts.
@@ -32,9 +31,8 @@ class ShimForcing(SimpleForcing):
             command = settings.binary or (settings.command[0] if settings.command else "")
             if found := find(command):
                 check_dynamic(found, settings.env)
-        self._context = settings.context
         compiled = library()
-        self._plan = Plan(settings.context, folder)
+        super().__init__(settings, folder)
         # The loader splits LD_PRELOAD at blanks and colons, which the cache's path may have; this folder's has none.
         self._library = self._plan.folder / "force.so"
         if settings.launch == "process":
@@ -47,15 +45,6 @@ class ShimForcing(SimpleForcing):
 
     def mounts(self) -> tuple[Mount, ...]:
         return Mount(path=self._library), Mount(path=self._plan.path, writable=True)
-
-    def arm(self, request: ForcedRequest) -> None:
-        """Write down what to force.
-
-        Raises:
-            EngineError: ``context`` when the turn is longer than the engine's context.
-        """
-        check_fits(request, self._context)
-        self._plan.arm(len(request.prompt_ids), request.output_ids)
 
     def verify(self, request: ForcedRequest, answer: Answer) -> tuple[str, tuple[int, ...] | None]:
         """Check inside the server: what its sampler chose and what it fed back to the model.
@@ -85,9 +74,6 @@ class ShimForcing(SimpleForcing):
                 kind="wrong_tokens",
             )
         return "shim", tuple(stamps)
-
-    def close(self) -> None:
-        self._plan.close()
 
     def _check_reached(self, produced: int) -> None:
         """Tell a library that does nothing from a server that does something else."""

@@ -1,8 +1,11 @@
 """What the HTTP server needs from whatever computes: one sequence, prefilled and stepped."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +70,20 @@ class Interruptible(Protocol):
 
     interrupt: Callable[[], bool] | None
     """Asked between chunks of a prefill; true raises ``Interrupted``."""
+
+
+@runtime_checkable
+class Decodes(Protocol):
+    """A backend whose steps can follow each other without the host's answer in between."""
+
+    def decode(self, first_id: int, count: int, forced_ids: Sequence[int] | None) -> Iterator[int]:
+        """``count`` steps: the first one with ``first_id``, each other with the choice before or the recorded token
+        in its place; yields each step's choice. May be left at any time."""
+
+
+@runtime_checkable
+class Scores(Protocol):
+    """A backend that shows what a choice was made from."""
+
+    def last_logits(self) -> NDArray[np.float32]:
+        """``[vocab_size]``, after the last prefill or ``step``, on the host; valid until the next one."""

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 _MIN_ROOM = 1024
 
 
-class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+class GrowingLayer(DynamicLayer):
     """One layer's keys and values in buffers with room to spare.
 
     transformers' own dynamic layer copies everything at each token: at 8,192 tokens of context that doubled the time

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -16,13 +18,11 @@ from transformers.utils import logging as transformers_logging
 from engines.ostinato import fewer_copies
 from engines.ostinato.backend import BackendError, Interrupted, Prefill
 from engines.ostinato.cache import argument_name, new_cache, truncate
+from engines.ostinato.errors import SetupError
+from engines.ostinato.prefix import common_prefix
 from engines.ostinato.vocabulary import Vocabulary
 
 # Shapes: T = new tokens, V = vocabulary.
-
-
-class SetupError(Exception):
-    """The model can't be served; the message says what to change."""
 
 
 class ReferenceBackend:
@@ -46,6 +46,7 @@ class ReferenceBackend:
         self._vocabulary = vocabulary
         self._cache = new_cache()
         self._cache_argument = argument_name(model)
+        self._logits_V = torch.empty(0)
 
     def prefill(self, prompt_ids: Sequence[int]) -> Prefill:
         """Keep what the cache shares with the prompt, compute the rest in chunks.
@@ -53,7 +54,7 @@ class ReferenceBackend:
         The prompt's last token is always computed, since its logits choose the first output token.
         """
         prompt = list(prompt_ids)
-        cached = min(_common_prefix(self.cached_ids, prompt), len(prompt) - 1)
+        cached = min(common_prefix(self.cached_ids, prompt), len(prompt) - 1)
         del self.cached_ids[cached:]
         next_id = -1
         for start in range(cached, len(prompt), self.chunk):
@@ -78,8 +79,13 @@ class ReferenceBackend:
             except torch.OutOfMemoryError as error:
                 raise BackendError(f"out of device memory at {len(self.cached_ids) + len(ids)} tokens") from error
         self.cached_ids.extend(ids)
-        logits_V: Tensor = output.logits[0, -1]
-        return logits_V
+        self._logits_V = output.logits[0, -1]
+        return self._logits_V
+
+    def last_logits(self) -> NDArray[np.float32]:
+        """See ``backend.Scores``."""
+        logits: NDArray[np.float32] = self._logits_V.float().cpu().numpy()
+        return logits
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for."""
@@ -122,7 +128,7 @@ def load(folder: Path, *, context: int | None, device: str, dtype: str) -> Refer
         raise SetupError(f"--device {device}: PyTorch finds no CUDA device here; leave --device out")
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
     loader: Any = AutoModelForCausalLM  # its annotations leave out the loading info
     try:
         model, info = loader.from_pretrained(
@@ -143,11 +149,3 @@ def load(folder: Path, *, context: int | None, device: str, dtype: str) -> Refer
     vocabulary = Vocabulary(folder / "tokenizer.json")
     name = getattr(model.config, "name", None) or folder.resolve().name
     return ReferenceBackend(model, vocabulary, name=name, context=context or limit)
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading elements two sequences share."""
-    length = min(len(a), len(b))
-    if a[:length] == b[:length]:
-        return length
-    return next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)

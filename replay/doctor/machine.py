@@ -11,7 +11,7 @@ import psutil
 from engines.base import EngineError
 from engines.forcing.compiled import library
 from replay.commands import output
-from replay.doctor.finding import Finding
+from replay.doctor.finding import Finding, State
 from replay.machine import machine
 
 FREE_GPUS = ("nvidia-smi", "--query-gpu=name,memory.free,memory.total", "--format=csv,noheader,nounits")
@@ -71,7 +71,7 @@ def numa(facts: Mapping[str, Any]) -> Finding:
     moved = (nodes or 1) > 1 and balancing not in (None, "0")
     return Finding(
         check="NUMA balancing", state="advice" if moved else "ok",
-        found=f"{nodes or 'unknown'} nodes, balancing {balancing or 'not told'}",
+        found=f"nodes: {nodes or 'not told'}, balancing: {balancing or 'not told'}",
         advice="sysctl kernel.numa_balancing=0, and set hardware.cpuset_mems" if moved else "",
     )  # fmt: skip
 
@@ -101,12 +101,13 @@ def disk(results: Path) -> Finding:
     while not there.exists():
         there = there.parent
     free = shutil.disk_usage(there).free
-    state, advice = "ok", ""
+    state: State = "ok"
+    advice = ""
     if free < LITTLE_DISK:
         state, advice = "advice", "free some space, or set results=<a folder with more>"
     if free < LITTLER_DISK:
         state = "failed"
-    return Finding(check="disk", state=state, found=f"{free / 2**30:,.1f} GiB free at {there}", advice=advice)  # type: ignore[arg-type]
+    return Finding(check="disk", state=state, found=f"{free / 2**30:,.1f} GiB free at {there}", advice=advice)
 
 
 def compiler() -> Finding:

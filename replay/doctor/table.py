@@ -41,7 +41,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     if not can_run(findings):
         return f"It can't run here: {', '.join(failed)}."
     advised = sum(finding.state == "advice" for finding in findings)
-    return "It can run here." + (f" {advised} pieces of advice for its numbers." if advised > 1 else "")
+    return "It can run here." + (f" For its numbers, see the advice ({advised})." if advised else "")
 
 
 def _state(finding: Finding) -> Text:

@@ -72,9 +72,13 @@ def first_turns_cold(turns: Sequence[TurnRecord]) -> Check:
     )  # fmt: skip
 
 
-def cache_reuse(turns: Sequence[TurnRecord]) -> Check:
-    """After the first turn an engine prefills the new tokens and the last output token, which was never decoded."""
-    name, threshold = "cache reused", "new tokens + 1 prefilled, on every later turn"
+def cache_reuse(turns: Sequence[TurnRecord], *, block_tokens: int = 1) -> Check:
+    """After the first turn an engine prefills the new tokens and the last output token, which was never decoded.
+
+    Args:
+        block_tokens: of a cache that keeps whole blocks; it may lose the last one, up to so many tokens less one.
+    """
+    name, threshold = "cache reused", f"new tokens + {block_tokens} prefilled at most, on every later turn"
     later = [turn for turn in turns if turn.turn > 0 and turn.prefilled_tokens is not None]
     if not later:
         asked = any(turn.turn > 0 for turn in turns)
@@ -90,7 +94,7 @@ def cache_reuse(turns: Sequence[TurnRecord]) -> Check:
             if asked
             else "",
         )
-    missed = [turn for turn in later if (turn.prefilled_tokens or 0) > turn.new_tokens + 1]
+    missed = [turn for turn in later if (turn.prefilled_tokens or 0) > turn.new_tokens + block_tokens]
     extra = sum((turn.prefilled_tokens or 0) - turn.new_tokens - 1 for turn in missed)
     return Check(
         name=name,
@@ -99,7 +103,10 @@ def cache_reuse(turns: Sequence[TurnRecord]) -> Check:
         + (f", {extra:,} tokens prefilled again" if missed else ""),
         threshold=threshold,
         severity="invalid",
-        advice="give the engine one slot and enough context, and turn its context shift off" if missed else "",
+        advice="give the engine one slot and enough context, and turn its context shift off; where its cache keeps "
+        "whole blocks of tokens, set engine.cache_block_tokens"
+        if missed
+        else "",
     )
 
 

@@ -16,6 +16,7 @@ def checks(
     expected_sessions: int,
     warmed_up: bool,
     losses: Mapping[str, int],
+    cache_block_tokens: int,
     observed: Observed,
 ) -> list[Check]:
     """Every check, over the turns of each session's last attempt.
@@ -24,6 +25,7 @@ def checks(
         turns: all attempts'.
         sessions: session → ``complete`` or ``failed``.
         losses: of the workload.
+        cache_block_tokens: of the engine's prompt cache.
     """
     counted = last_attempts(turns)
     telemetry = observed.telemetry
@@ -32,7 +34,7 @@ def checks(
         answers.sessions_complete(sessions, expected_sessions),
         answers.warm_up(warmed_up),
         answers.first_turns_cold(counted),
-        answers.cache_reuse(counted),
+        answers.cache_reuse(counted, block_tokens=cache_block_tokens),
         answers.totals_agree(counted),
         forcing.one_request_a_turn(counted),
         forcing.stamps_agree(counted),

@@ -38,9 +38,11 @@ def test_it_prints_the_verdict_the_table_and_where_the_files_are(
     [
         (["nowhere"], "analyse: nowhere: no such folder; name one that `replay` wrote\n"),
         (["."], "analyse: .: no result.json here or below; name a folder that `replay` wrote\n"),
+        ([], "analyse: the following arguments are required: FOLDER; see analyse --help\n"),
+        (["logs"], "analyse logs: the following arguments are required: FILE; see analyse logs --help\n"),
     ],
 )
-def test_a_folder_without_runs_is_one_line_and_exit_2(
+def test_what_is_no_folder_of_runs_is_one_line_and_exit_2(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -66,6 +66,19 @@ def test_an_inconclusive_gate_exits_3_and_says_how_many_more_would_decide(
     assert last.endswith(" more sessions like these would decide")
 
 
+def test_no_word_of_the_table_is_broken_in_a_narrow_terminal_or_in_a_log(
+    compare: Command, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = three / "ostinato", three / "llamacpp", "--gate"
+    for width, columns in (("80", 6), ("120", 8)):
+        monkeypatch.setenv("COLUMNS", width)
+        lines = compare(*pair)[1].splitlines()
+        head = next(line for line in lines if "metric" in line)
+        assert len(head.strip("┃ ").split("┃")) == columns
+        assert "candidate" in head
+        assert sum(line.startswith("│") and "regression" in line for line in lines) == 5
+
+
 def test_the_margin_and_the_metrics_are_the_users(compare: Command, three: Path) -> None:
     """ik_llama.cpp takes 1.5 times as long as Ostinato."""
     pair = three / "ostinato", three / "ik_llamacpp", "--gate"

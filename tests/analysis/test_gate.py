@@ -28,8 +28,11 @@ def verdict(*arguments: float, margin: float = 0.03) -> tuple[Verdict, int | Non
 def test_a_regression_is_surely_slower_and_beyond_the_margin() -> None:
     assert verdict(0.05, 0.02, 0.08, 0.001) == (Verdict.REGRESSION, None)
     assert verdict(0.05, 0.035, 0.08, 0.001) == (Verdict.REGRESSION, None)
-    (row,) = judge([change(0.05, 0.035, 0.08, 0.001)], ["it"])
-    assert row.reason == "even the interval lies beyond 3 %"
+    assert verdict(0.02, 0.01, 0.08, 0.001)[0] is Verdict.INCONCLUSIVE
+    rows = judge([change(0.05, 0.02, 0.08, 0.001), change(0.05, 0.035, 0.08, 0.001)], ["it", "it"])
+    assert [row.reason for row in rows] == [
+        "surely worse, the estimate beyond 3 %", "even the interval lies beyond 3 %",
+    ]  # fmt: skip
 
 
 def test_a_pass_lies_entirely_within_the_margin_or_is_better() -> None:
@@ -58,6 +61,8 @@ def test_many_rows_are_corrected_for_one_another() -> None:
     rows = judge([one, *[calm] * 4], ["it"] * 5)
     assert [row.verdict for row in rows] == [Verdict.INCONCLUSIVE, *[Verdict.PASS] * 4]
     assert rows[0].adjusted_p == pytest.approx(0.1)
+    # alone its interval excludes 0; for five rows it is 1.314 times as wide: 13 x (1.314 x 0.049 / 0.05) ** 2 = 21.6
+    assert rows[0].more_sessions == 22 - 13
     sure = change(0.05, 0.02, 0.1, 0.004)
     assert judge([sure, *[calm] * 4], ["it"] * 5)[0].verdict is Verdict.REGRESSION
 

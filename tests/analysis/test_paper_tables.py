@@ -9,6 +9,7 @@ import pytest
 from analysis import wording
 from analysis.paper import NAME, ReferenceFileError, paper_workload, read_reference
 from analysis.results import results
+from analysis.subject import against
 from analysis.summary import Summary, summarise
 from analysis.tables.catalogue import tables
 from analysis.tables.main_results import main_table
@@ -97,6 +98,21 @@ def test_table_3_is_laid_out_as_in_the_paper_with_its_shares_to_the_printed_digi
                 assert row[offset + 3] == f"{printed['won']}/{printed['sessions']}"
             else:
                 assert row[offset + 1 : offset + 4] == ("–", "–", "–")
+
+
+def test_a_pair_compared_the_other_way_round_says_the_same(three: Path) -> None:
+    plain, turned = summarise(three), summarise(three, baseline="ostinato")
+    for engine in ("llamacpp", "ik_llamacpp"):
+        one, other = (against(summary, engine, "ostinato") for summary in (plain, turned))
+        assert one is not None
+        assert other is not None
+        assert (one.won, one.sessions, one.saved) == (other.won, other.sessions, pytest.approx(other.saved))
+        assert one.saved_by_session == pytest.approx(other.saved_by_session)
+        assert one.interval is not None
+        assert other.interval is not None
+        ends = (other.interval.low, other.interval.high)
+        assert (one.interval.low, one.interval.high) == pytest.approx(ends, abs=0.01)
+        assert other.interval.low < other.saved < other.interval.high
 
 
 def test_the_best_values_are_bold_and_they_are_ours(paper: Summary) -> None:

@@ -84,6 +84,11 @@ def test_the_smallest_effect_is_seen_as_often_as_it_says() -> None:
     assert power.smallest_effect(error, 20, margin=0.05) == pytest.approx(0.05 + scipy.stats.norm.ppf(0.9) * error)
 
 
+def test_an_interval_for_five_comparisons_is_wider_as_its_quantile() -> None:
+    assert power.widening(1) == 1
+    assert power.widening(5) == pytest.approx(scipy.stats.norm.ppf(0.995) / scipy.stats.norm.ppf(0.975))
+
+
 def test_sessions_needed_worked_by_hand() -> None:
     assert power.sessions_needed(0.04, 0.02, 13) == 52  # half as wide: four times as many
     assert power.sessions_needed(0.01, 0.02, 13) == 13

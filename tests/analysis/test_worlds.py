@@ -91,11 +91,11 @@ def test_records_with_a_known_effect_get_the_verdict_it_deserves(
 
 
 def test_rows_of_one_engine_measured_twice_raise_few_false_alarms_together(world: Any, speed: Any) -> None:
-    """Five rows at once, over turns that are drawn as one engine's would be: 40 worlds of 13 sessions."""
+    """Five rows at once, over turns that are drawn as one engine's would be: 24 worlds of 13 sessions."""
     folder = world({"llamacpp": speed(), "ostinato": speed()}, sessions=13)
     sides = [side.read_folder(folder / name, gate.DEFAULT_METRICS) for name in ("llamacpp", "ostinato")]
     rows, draw, alarms = gate.chosen_rows([], registry.metrics()), rng(5), 0
-    for _ in range(40):
+    for _ in range(24):
         noisy = [_noisy(one, draw) for one in sides]
         alarms += gate.decide(noisy[0], noisy[1], rows, resamples=300).verdict is Verdict.REGRESSION
     assert alarms <= 2

@@ -133,14 +133,24 @@ def test_random_faults_are_drawn_by_their_seed_at_their_rate() -> None:
     assert set(drawn()) == {"plain"}
 
 
+def wait_for_lines(journal: Path, number: int) -> None:
+    """A completion is written down after its answer has left."""
+    deadline = time.monotonic() + 60
+    while journal.read_bytes().count(b"\n") < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_the_journal_has_a_line_for_each_completion_and_numbers_go_on_after_a_death(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     with process(f"--journal={journal}", "--fault=die:2") as (_, url):
         complete(url, prompt=[7, 8])
+        wait_for_lines(journal, 1)
         with pytest.raises(httpx.RemoteProtocolError):
             complete(url)
     with process(f"--journal={journal}", "--fault=die:2") as (server, url):
         complete(url)
+        wait_for_lines(journal, 3)
         server.terminate()
         server.wait()
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
@@ -197,11 +207,10 @@ def test_an_unknown_fault_names_the_known_ones(capsys: pytest.CaptureFixture[str
     assert all(name in said for name in STREAMS)
 
 
-def test_the_engine_file_lists_every_setting_and_its_command_starts_the_engine() -> None:
+def test_the_command_in_the_engine_file_starts_the_engine() -> None:
     given = OmegaConf.merge(OmegaConf.structured(EngineSettings), OmegaConf.load(CONF))
     settings = OmegaConf.to_object(given)
     assert isinstance(settings, EngineSettings)
-    assert OmegaConf.load(CONF).keys() == vars(settings).keys()
     known = vars(settings) | settings.options | {"python": sys.executable}
     command = [part.format_map(known) for part in settings.command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

@@ -52,7 +52,7 @@ def test_a_run_leaves_records_and_a_report(replay: Command, fake: Fake, runs: Ru
     assert report.is_file()
     assert (folder.parent / "summary.md").is_file()
     assert f"report   {report.relative_to(Path.cwd())}" in done.out
-    written = {"batch.json", "report.html", "summary.md", "results.json", "turns.parquet", "tables"}
+    written = {"batch.json", "report.html", "summary.md", "results.json", "tables", "turns.parquet"}
     assert {path.name for path in folder.parent.iterdir()} == {"fake", *written}
 
 
@@ -132,6 +132,7 @@ def test_a_session_that_fails_for_good_ends_with_1(replay: Command, fake: Fake, 
             "engine.options.delay: nothing of engine fake uses it; its options are decode_ms",
         ),
         (["repeat=-1"], "repeat=-1 is negative; set 0 or more"),
+        (["engine.cache_block_tokens=0"], "engine.cache_block_tokens=0 is no size; set 1 or more"),
         (["engine.state=lukewarm"], "engine.state=lukewarm is not known; set cold or warm:FOLDER"),
         (["engine.state=warm:nowhere"], "engine fake keeps nothing beyond a run"),
         (["+experiment=7"], "+experiment=7 names no experiment; choose one of "),

@@ -44,7 +44,8 @@ def composed(*overrides: str) -> Config:
 
 MAY_BE_LEFT_OUT = {
     "engine": {"binary", "container", "env", "launch", "options", "port", "state", "stop_grace_s", "url"}
-    | {"request_timeout_s", "stall_timeout_s", "start_timeout_s", "context", "threads", "needs_gpu", "capacity"},
+    | {"request_timeout_s", "stall_timeout_s", "start_timeout_s", "context", "threads", "needs_gpu", "capacity"}
+    | {"cache_block_tokens", "served_model"},
 }
 """Fields that most files of a group would only repeat; ``--cfg job`` shows them with the schema's values."""
 

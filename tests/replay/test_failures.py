@@ -161,7 +161,7 @@ def test_a_first_start_that_fails_ends_the_run_at_once(start: Callable[..., Path
 
 def test_an_engine_that_dies_at_its_first_request_shows_its_log(start: Callable[..., Path]) -> None:
     with pytest.raises(
-        EngineError, match=r"the engine died at its first requests; its last log lines:\n.*serving fake"
+        EngineError, match=r"died at its first requests \(exit code 1\); its last log lines:\n.*serving fake"
     ):
         start("--fault=die:1")
 

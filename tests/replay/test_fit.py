@@ -1,5 +1,6 @@
 """``engines fit``: what is tried, what passes, and what is written."""
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -137,8 +138,6 @@ def test_of_several_samples_the_worst_of_each_memory_counts() -> None:
 
 
 def test_a_process_is_followed_while_it_runs() -> None:
-    import os
-
     with MemoryWatch() as memory:
         memory.follow(os.getpid())
         memory.sample()

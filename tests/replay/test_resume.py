@@ -235,7 +235,7 @@ def test_kill_9_and_resume(replay: Command, fake: Fake, runs: Runs, tmp_path: Pa
         text=True,
     )
     try:
-        until_s = time.monotonic() + 30
+        until_s = time.monotonic() + 120
         while sum(path.read_bytes().count(b"\n") for path in tmp_path.rglob(TURNS_FILE)) < 4:
             assert time.monotonic() < until_s
             assert process.poll() is None, process.communicate()[1]

@@ -127,7 +127,7 @@ BAD = {
     "no model turn": (workload(format="openhands", path="silent.jsonl"), "silent.jsonl"),
     "an unknown dialect": (engine(dialect="klingon"), r"engine\.dialect"),
     "an unknown forcing": (engine(forcing="wish"), r"engine\.forcing"),
-    "an unknown launch": (engine(launch="rocket"), "set process or attach"),
+    "an unknown launch": (engine(launch="rocket"), "set process, container or attach"),
     "attach without a url": (engine(launch="attach"), r"engine\.url"),
     "attach to nothing": (engine(launch="attach", url="http://127.0.0.1:9"), "nothing answers at .*:9"),
     "a missing binary": (engine(command=["/no/such/server"]), "/no/such/server"),

@@ -84,6 +84,15 @@ def test_one_token_beyond_the_new_ones_is_the_last_output_token() -> None:
     assert missed.value == "1 of 2 later turns, 79 tokens prefilled again"  # 100 - 20 - 1
 
 
+@pytest.mark.parametrize(("prefilled", "ok"), [(21, True), (36, True), (37, False)])
+def test_a_cache_of_whole_blocks_may_lose_the_one_that_was_not_full(prefilled: int, ok: bool) -> None:
+    # 80 tokens were in the prompt before and 79 computed: blocks of 16 hold 64 to 79 of them, 21 to 36 are left.
+    check = cache_reuse([replace(GOOD, prefilled_tokens=prefilled)], block_tokens=16)
+    assert check.ok is ok
+    assert check.threshold == "new tokens + 16 prefilled at most, on every later turn"
+    assert ("engine.cache_block_tokens" in check.advice) is not ok
+
+
 def test_a_first_turn_has_nothing_to_reuse() -> None:
     assert cache_reuse([FIRST]).ok is None
     assert cache_reuse([FIRST]).value == "no session has a second turn"

@@ -45,3 +45,10 @@ def test_what_held_out_sessions_taught_starts_none(replay: Command, fake: Fake, 
 def test_an_engine_that_keeps_nothing_leaves_no_state(replay: Command, fake: Fake, runs: Runs) -> None:
     assert replay(*fake(), "report=null").code == 0
     assert not (runs()[0] / "state").exists()
+
+
+def test_a_start_that_fails_leaves_no_state_behind(replay: Command, fake: Fake, tmp_path: Path) -> None:
+    done = one_run(replay, fake, "synthetic_swe_development", "engine.command=[/no/such/server,'{decode_ms}']")
+    assert done.code == 2
+    assert "/no/such/server" in done.complaint
+    assert not list(tmp_path.glob("results/*"))

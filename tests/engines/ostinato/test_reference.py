@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folder: Path) -> Iterator[httpx.Client]:
     """The real server; SIGTERM must end it with code 0."""
     command = [sys.executable, "-m", "engines.ostinato", "serve", "--model", str(folder), "--port", "0"]
-    command += ["--threads", "1", "--context", "2048"]
+    command += ["--threads", "1", "--context", "2048", "--placement", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

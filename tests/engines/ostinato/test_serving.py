@@ -160,6 +160,9 @@ def test_a_connection_is_kept_for_the_next_turn(url: str) -> None:
         (body(stream_options=[]), "stream_options must be an object, not a list"),
         (body(temperature=0.7), "temperature=0.7 is not supported: decoding is greedy; leave temperature out"),
         (body(n=2), "n=2 is not supported"),
+        (body(logprobs=2), "logprobs is not supported: counting shows no logits; leave logprobs out"),
+        (body(logprobs=True), "logprobs must be an integer from 0 to 20, not true"),
+        (body(stop=["x"]), 'stop=["x"] is not supported'),
     ],
 )
 def test_a_bad_request_is_told_what_is_wrong(client: httpx.Client, content: Any, message: str) -> None:
@@ -175,10 +178,28 @@ def test_other_addresses_and_methods_are_refused_as_json(client: httpx.Client) -
     assert client.get("/health").json() == {"status": "ok"}
     model = client.get("/v1/models").json()["data"][0]
     assert (model["id"], model["max_model_len"]) == ("counting", 100_000)
-    assert client.get("/metrics").json()["error"]["message"] == "Not Found"
-    assert client.post("/v1/chat/completions", json=body()).status_code == 404
+    assert client.get("/nowhere").json()["error"]["message"] == "Not Found"
+    without = client.post("/v1/chat/completions", json=body())
+    assert without.status_code == 404
+    assert without.json()["error"]["message"].startswith("counting is served without a chat template")
     assert client.delete("/health").status_code == 501
     assert client.post("/v1/completions", content=iter([b"{}"])).status_code == 411
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_read(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        answer = connection.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"the body holds 99999999999 bytes; at most 67108864 are taken" in answer
+
+
+def test_metrics_of_a_backend_that_counts_nothing_leave_those_series_out(client: httpx.Client) -> None:
+    text = client.get("/metrics").text
+    assert "ostinato_ttft_seconds_count" in text
+    assert "cpu_experts" not in text
+    assert "resident" not in text
 
 
 def test_a_failing_backend_is_an_error_and_the_next_request_works(client: httpx.Client) -> None:
@@ -201,6 +222,10 @@ def test_one_request_computes_one_waits_and_a_third_is_turned_away(url: str) -> 
         answer = refused.recv(4096)
         assert answer.startswith(b"HTTP/1.1 503 Service Unavailable")
         assert b'"type": "queue_full"' in answer
+        assert b"\r\nRetry-After: 1\r\n" in answer
+        waiting = httpx.get(f"{url}/metrics", timeout=10).text
+        assert "ostinato_requests_running 1" in waiting
+        assert "ostinato_requests_waiting 1" in waiting
         running.close()
         assert others[0].recv(4096).startswith(b"HTTP/1.1 200 OK")
 

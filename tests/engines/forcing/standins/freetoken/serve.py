@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from serving import serve
-
 from freetoken.message import DetokenizeMsg, PromptAdmittedMsg, TokenizeMsg
+from serving import serve
 
 VOCAB, CHUNK = 512, 16
 

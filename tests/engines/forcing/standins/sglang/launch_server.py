@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from serving import serve
-
 from sglang.srt.model_executor.model_runner import ForwardBatch, LogitsProcessorOutput, ModelRunner
 
 VOCAB, CHUNK = 512, 16

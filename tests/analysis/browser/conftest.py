@@ -12,7 +12,7 @@ import pytest
 
 from analysis.report import write_report
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def load(name: str, path: Path) -> ModuleType:

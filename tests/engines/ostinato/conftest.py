@@ -1,0 +1,46 @@
+"""Tiny models of every family, their plain logits, and engines over them."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # families.py, for all test modules beside it
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """``tiny(family, **changes)``: a tiny model, made once."""
+    pytest.importorskip("torch", reason="the engine needs the extra `ostinato`")
+    from families import Tiny
+
+    made: dict[str, Tiny] = {}
+
+    def get(family: str, **changes: Any) -> Tiny:
+        key = f"{family}{sorted(changes.items())}"
+        if key not in made:
+            made[key] = Tiny(family, tmp_path_factory.mktemp(family), **changes)
+        return made[key]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Callable[..., Any]]:
+    """``opened(folder, **options)``: an engine on one CPU thread, the same one for the same arguments."""
+    from engines.ostinato.assembly import Options, open_engine
+
+    engines: dict[str, Any] = {}
+
+    def get(folder: Path, **options: Any) -> Any:
+        key = f"{folder} {options}"
+        if key not in engines:
+            settings: dict[str, Any] = {"context": 1024, "chunk": 32, "threads": 1, "device": "cpu"} | options
+            engines[key] = open_engine(Options(model=folder, **settings))
+        return engines[key]
+
+    yield get
+    for engine in engines.values():
+        engine.experts.cpu.close()

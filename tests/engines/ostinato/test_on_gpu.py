@@ -1,0 +1,231 @@
+"""The engine on a real GPU: the same logits, captured steps, and what happens when the CPU doesn't answer."""
+
+import gc
+import random
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the engine needs the extra `ostinato`")
+
+import torch
+from families import FAMILIES, Tiny, difference
+
+from engines.ostinato.assembly import Options, open_engine
+from engines.ostinato.backend import BackendError
+from engines.ostinato.placement.registry import POLICIES
+from engines.ostinato.pool import ExpertPool
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device here"),
+]
+Get = Callable[..., Any]
+PROMPT = 90
+
+
+@pytest.fixture
+def on_gpu() -> Iterator[Get]:
+    """``on_gpu(folder, **options)``: an engine; all are closed when the test ends."""
+    engines: list[Any] = []
+
+    def get(folder: Path, **options: Any) -> Any:
+        settings: dict[str, Any] = {"context": 2048, "chunk": 32, "threads": 4, "compiled": "none"} | options
+        engines.append(open_engine(Options(model=folder, device="cuda", most_output=2048, **settings)))
+        return engines[-1]
+
+    yield get
+    for engine in engines:
+        if engine.graph is not None:
+            engine.graph.service.stop()
+        engine.experts.cpu.close()
+        engine.experts.pool.store.close()
+    engines.clear()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def place(engine: Any, share: float) -> None:
+    """Make a random part of the experts resident."""
+    every = [(int(layer), int(expert)) for layer, expert in np.ndindex(engine.experts.pool.slot_LE.shape)]
+    engine.experts.pool.fill(random.Random(1).sample(every, round(share * len(every))))
+
+
+def steps_of(engine: Any, ids: list[int]) -> torch.Tensor:
+    """Logits after each of the text's tokens from PROMPT on, one by one."""
+    engine.reset()
+    engine.prefill(ids[:PROMPT])
+    return torch.stack([engine.logits([token]).clone() for token in ids[PROMPT:]]).cpu()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_gives_the_plain_logits_whatever_lies_where(family: str, tiny: Get, on_gpu: Get) -> None:
+    model = tiny(family)
+    engine = on_gpu(model.folder, slots=64, dtype="float32")
+    for share in (0.0, 0.5, 1.0):
+        place(engine, share)
+        for path in ("split", "upload", "cooperative"):
+            engine.experts.shares.path = path
+            assert difference(steps_of(engine, model.ids), model.wanted[PROMPT:]) < 1e-5, (share, path)
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "deepseek_v3", "glm4_moe"])
+def test_bfloat16_is_as_near_to_float32_as_plain_bfloat16(family: str, tiny: Get, on_gpu: Get) -> None:
+    # With every expert chosen there is no near-tie that bfloat16 could decide otherwise.
+    model = tiny(
+        family, num_experts_per_tok=8, **({"n_group": 1, "topk_group": 1} if family == "deepseek_v3" else {})
+    )
+    plain = model.plain(torch.bfloat16).cuda()
+    with torch.inference_mode():
+        rounding = difference(plain(torch.tensor([model.ids], device="cuda")).logits[0].cpu(), model.wanted)
+    engine = on_gpu(model.folder, slots=64, dtype="bfloat16")
+    for share in (0.0, 0.5, 1.0):
+        place(engine, share)
+        assert difference(steps_of(engine, model.ids), model.wanted[PROMPT:]) < 2 * rounding
+
+
+def test_mxfp4_experts_give_what_their_dequantised_weights_give(tiny: Get, on_gpu: Get, tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="the model is written with the gguf package")
+    from mxfp4_writing import as_mxfp4, dequantised
+
+    model = tiny("gpt_oss", num_experts_per_tok=8)
+    folder = as_mxfp4(model, tmp_path / "mxfp4")
+    plain = model.plain()
+    plain.load_state_dict(dequantised(folder), strict=False)
+    with torch.inference_mode():
+        wanted = plain(torch.tensor([model.ids])).logits[0]
+        rounding = difference(plain.to(torch.bfloat16)(torch.tensor([model.ids])).logits[0], wanted)
+    engine = on_gpu(folder, slots=64)
+    assert engine.experts.pool.store.layout.dtype == "mxfp4"
+    for share in (0.0, 0.5, 1.0):
+        place(engine, share)
+        for path in ("split", "upload"):
+            engine.experts.shares.path = path
+            assert difference(steps_of(engine, model.ids), wanted[PROMPT:]) < 2 * rounding, (share, path)
+    place(engine, 0.5)
+    graph_equals_eager(engine, model)
+
+
+def graph_equals_eager(engine: Any, model: Tiny, count: int = 40) -> None:
+    """Captured steps choose the same tokens as steps launched one by one."""
+    engine.reset()
+    first = engine.prefill(model.ids[:PROMPT]).next_id
+    captured = list(engine.decode(first, count, None))
+    engine.reset()
+    token = engine.prefill(model.ids[:PROMPT]).next_id
+    assert token == first
+    eager = []
+    for _ in range(count):
+        token = engine.step(token)
+        eager.append(token)
+    assert captured == eager
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("placement", POLICIES)
+def test_every_policy_chooses_the_same_tokens_captured_or_not(
+    placement: str, dtype: str, tiny: Get, on_gpu: Get
+) -> None:
+    model = tiny("qwen3_moe")
+    engine = on_gpu(model.folder, slots=6, dtype=dtype, placement=placement)
+    engine.experts.shares.path = "split"
+    graph_equals_eager(engine, model)
+    if dtype == "float32":
+        ids = model.ids[:PROMPT]
+        engine.reset()
+        first = engine.prefill(ids).next_id
+        chosen = [first, *engine.decode(first, 20, None)]
+        assert chosen == model.logits([*ids, *chosen[:-1]])[PROMPT - 1 :].argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_captured_steps_with_borrowed_memory_equal_synchronous_ones_bit_by_bit(
+    family: str, dtype: str, tiny: Get, on_gpu: Get, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engines.ostinato import decode_graph
+
+    # One step at a time, so that its logits and the placement it ran under can be read before the next one begins.
+    monkeypatch.setattr(decode_graph, "_AHEAD", 1)
+    many = {"num_experts": 32} if family == "qwen3_moe" else {"num_local_experts": 32}
+    model = tiny(family, **many, max_position_embeddings=4096)
+    engine = on_gpu(model.folder, slots=8, dtype=dtype, context=4096)
+    engine.experts.shares.path = "split"
+    draw = random.Random(4)
+    vocabulary = [draw.randrange(4096) for _ in range(40)]  # few tokens, so that the same experts come back
+    forced = draw.choices(vocabulary, k=2000)
+    engine.reset()
+    engine.prefill(model.ids[:PROMPT])
+    captured, residents = [], []
+    for _ in engine.graph.run(forced[0], len(forced), [*forced[1:], 0], PROMPT):
+        captured.append(engine.graph.logits_V.clone())
+        residents.append(engine.experts.pool.resident_LE.copy())
+    assert engine.background.borrowed_hits >= 50
+    assert any((one != other).any() for one, other in pairwise(residents))
+
+    store, device = engine.experts.pool.store, engine.experts.pool.device
+    every = [(int(layer), int(expert)) for layer, expert in np.ndindex(store.layers, store.experts)]
+    pool = ExpertPool(store, device, len(every))
+    pool.fill(every)
+    whole = pool.slot_LE.copy()
+    engine.experts.pool = pool
+    del engine.cached_ids[PROMPT:]
+    for token, resident_LE, wanted in zip(forced, residents, captured, strict=True):
+        pool.slot_LE = np.where(resident_LE, whole, -1)
+        pool.publish()
+        assert torch.equal(engine.logits([token]), wanted)
+
+
+def test_a_cpu_that_does_not_answer_is_an_error_and_the_next_request_is_as_before(tiny: Get, on_gpu: Get) -> None:
+    model = tiny("qwen3_moe")
+    engine = on_gpu(model.folder, slots=4, dtype="float32")
+
+    def answer() -> list[int]:
+        engine.reset()
+        engine.prefill(model.ids[:PROMPT])
+        return list(engine.decode(5, 30, None))
+
+    engine.experts.shares.path = "split"
+    before = answer()
+    engine.graph.service.stall(True)
+    with pytest.raises(BackendError, match="the CPU pool did not answer within"):
+        answer()
+    engine.graph.service.stall(False)
+    assert answer() == before
+
+
+def test_a_request_that_is_abandoned_leaves_the_engine_ready(tiny: Get, on_gpu: Get) -> None:
+    model = tiny("qwen3_moe")
+    engine = on_gpu(model.folder, slots=4, dtype="float32")
+    engine.experts.shares.path = "split"
+    engine.reset()
+    engine.prefill(model.ids[:PROMPT])
+    steps = engine.decode(5, 1000, None)
+    for _ in range(10):
+        next(steps)
+    steps.close()
+    engine.prefill(model.ids[:PROMPT])
+    again = list(engine.decode(5, 20, None))
+    engine.reset()
+    engine.prefill(model.ids[:PROMPT])
+    assert list(engine.decode(5, 20, None)) == again
+
+
+def test_a_thousand_turns_do_not_grow_the_gpu_memory(tiny: Get, on_gpu: Get) -> None:
+    model = tiny("qwen3_moe")
+    engine = on_gpu(model.folder, slots=8, dtype="bfloat16")
+    draw = random.Random(3)
+    history: list[int] = []
+    held = {}
+    for turn in range(1, 1001):
+        if len(history) > 1800:
+            del history[draw.randrange(20, 200) :]
+        history += draw.choices(range(4096), k=draw.randrange(1, 40))
+        first = engine.prefill(history).next_id
+        history += [first, *engine.decode(first, 3, None)]
+        held[turn] = torch.cuda.memory_reserved()
+    assert held[1000] <= held[200]
