@@ -64,7 +64,7 @@ def tunings(part: Summary) -> tuple[Tuning, ...]:
         setting = (config.get("tune") or {}).get("setting")
         if setting:
             trial = Trial(
-                run=run, engine=engine, value=_at(config, setting), split=run.result["workload"].get("split")
+                run=run, engine=engine, value=value_of(config, setting), split=run.result["workload"].get("split")
             )
             made.setdefault((name_of(run.key), str(setting)), []).append(trial)
     found = [Tuning(engine=engine, setting=setting, trials=tuple(made[engine, setting])) for engine, setting in made]
@@ -75,6 +75,14 @@ def _told_apart(tuning: Tuning, part: Summary) -> bool | None:
     fastest = {trial.run.key for _, trial in tuning.ranked[:2]}
     pair = next((c for c in part.comparisons if {c.baseline, c.candidate} == fastest), None)
     return pair.decided if pair is not None and pair.interval is not None else None
+
+
+def value_of(config: Any, setting: str) -> str:
+    """``512``; of several settings ``upload_threshold=512 ubatch=2048``."""
+    places = setting.split(",")
+    if len(places) == 1:
+        return _at(config, setting)
+    return " ".join(f"{place.rpartition('.')[2]}={_at(config, place)}" for place in places)
 
 
 def _at(config: Any, place: str) -> str:

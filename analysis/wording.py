@@ -158,7 +158,8 @@ def chosen(tuning: Tuning) -> str:
         return f"Nothing chosen for {tuning.engine}: no value of {tuning.setting} finished the same sessions."
     (best_s, best), *others = tuning.ranked
     where = count(best.engine.sessions, f"{best.split} session")
-    said = f"Chosen for {tuning.engine} on {where}: {tuning.setting}={best.value}, {seconds(best_s)}"
+    named = best.value if "," in tuning.setting else f"{tuning.setting}={best.value}"  # several name themselves
+    said = f"Chosen for {tuning.engine} on {where}: {named}, {seconds(best_s)}"
     if not others:
         return f"{said}; no other value finished."
     doubt = ", which these sessions do not tell apart" if tuning.told_apart is False else ""

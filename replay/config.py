@@ -126,15 +126,17 @@ def misnamed_choice(words: Sequence[str]) -> str | None:
     return None
 
 
-def unused_option(words: Sequence[str], engine: EngineSettings) -> str | None:
-    """What is wrong with a typed ``engine.options.…`` that nothing of the engine asks for; None when all are used."""
-    asked = used_names(engine)
+def unused_option(words: Sequence[str], *engines: EngineSettings) -> str | None:
+    """What is wrong with a typed ``engine.options.…`` that nothing of any of the engines asks for; None when all are
+    used: in a sweep over engines an option may be for one of them."""
+    asked = {name for engine in engines for name in used_names(engine)}
     typed = [word for word in words if word.lstrip("+").startswith("engine.options.")]
     for override in OverridesParser.create().parse_overrides(typed):
         name = override.key_or_group.removeprefix("engine.options.")
         if name not in asked:
-            known = ", ".join(sorted(asked & set(engine.options))) or "none"
-            return f"engine.options.{name}: nothing of engine {engine.name} uses it; its options are {known}"
+            known = ", ".join(sorted(asked & {option for engine in engines for option in engine.options})) or "none"
+            names = ", ".join(dict.fromkeys(engine.name for engine in engines))
+            return f"engine.options.{name}: nothing of engine {names} uses it; its options are {known}"
     return None
 
 

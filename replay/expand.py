@@ -69,7 +69,7 @@ def expand(batch: Batch, sweep: DictConfig, loader: ConfigLoader) -> list[Config
         files = tuple(word for word in words if word in groups or word in whole)
         if files not in composed:
             composed[files] = _compose(loader, sweep, words)
-            first.append(_first(composed[files].config, words))
+            first.append(_first(composed[files].config))
         else:
             _set(composed[files], [parsed[word] for word in words if word not in groups])
         config = composed[files].config
@@ -81,6 +81,8 @@ def expand(batch: Batch, sweep: DictConfig, loader: ConfigLoader) -> list[Config
         del content["hydra"]
         command = ["replay", *words]
         found.append(Row(folder=batch.folder / name, config=content, command=command))  # type: ignore[arg-type]
+    if wrong := unused_option(distinct, *(config.engine for config in first)):
+        raise RecordError(wrong)
     batch.rows = with_hashes(found)
     batch.launcher = chosen_launcher(sweep)
     return first
@@ -120,11 +122,11 @@ def _compose(loader: ConfigLoader, sweep: DictConfig, words: Words) -> _Composed
     return _Composed(config=config, words=words)
 
 
-def _first(config: DictConfig, words: Words) -> Config:
+def _first(config: DictConfig) -> Config:
     """What can be wrong with all runs of the same files."""
     task = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     settings = checked(task)
-    if wrong := unused_option(list(words), settings.engine) or refusal(settings.tune, settings.workload):
+    if wrong := refusal(settings.tune, settings.workload):
         raise RecordError(wrong)
     return settings
 

@@ -23,7 +23,8 @@ class TuneSettings:
 
     name: str = "none"
     setting: str | None = None
-    """What is chosen, as it is swept: ``engine.options.upload_threshold``. None: nothing is."""
+    """What is chosen, as it is swept: ``engine.options.upload_threshold``; several with commas between them. None:
+    nothing is."""
 
 
 def refusal(tune: TuneSettings, workload: WorkloadSettings) -> str | None:

@@ -186,20 +186,21 @@ def test_every_placement_of_an_experiment_builds_a_policy() -> None:
 def test_a_tuning_sweeps_the_setting_that_it_chooses(name: str) -> None:
     written = yaml.safe_load((CONF / "tune" / f"{name}.yaml").read_text())
     assert written["tune"]["name"] == name
-    assert list(written["hydra"]["sweeper"]["params"]) == [written["tune"]["setting"]]
+    places = written["tune"]["setting"].split(",")
+    assert list(written["hydra"]["sweeper"]["params"]) == places
     engine = {
         "threads": "llamacpp",
         "ubatch": "llamacpp",
         "gpu_experts": "ktransformers",
         "cache_mib": "llamacpp_cache",
+        "llamacpp_h200": "h200/llama_server",
     }
     words = (f"engine={engine.get(name, 'llamacpp_layers')}", "workload=synthetic_swe_development", f"+tune={name}")
-    first, *_, last = rows(*words)
-    found = [composed(first), composed(last)]
-    place = written["tune"]["setting"]
-    values = {str(OmegaConf.select(OmegaConf.structured(config), place)) for config in found}
-    assert len(values) == len(found)
-    assert {config.tune.setting for config in found} == {place}
+    found = [composed(row) for row in rows(*words)]
+    for place in places:
+        values = {str(OmegaConf.select(OmegaConf.structured(config), place)) for config in found}
+        assert len(values) > 1
+    assert {config.tune.setting for config in found} == {",".join(places)}
 
 
 def test_the_presets_of_the_workloads_exist() -> None:

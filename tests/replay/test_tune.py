@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.summary import summarise
-from analysis.tuning import tunings
+from analysis.tuning import tunings, value_of
 from analysis.wording import verdicts
 from replay.record import read_result, write_result
 from replay.tune import TuneSettings, refusal
@@ -90,6 +90,12 @@ def test_the_report_says_what_was_chosen_the_curve_and_the_guard(
     assert table[0].startswith("value,total_request_s,prefill_s,decode_s")
     assert len(table) == 4
     _behind_the_guard(runs()[0])
+
+
+def test_several_settings_that_are_chosen_together_are_named_in_the_value() -> None:
+    config = {"engine": {"threads": 2, "options": {"ubatch": "512"}}}
+    assert value_of(config, "engine.options.ubatch") == "512"
+    assert value_of(config, "engine.options.ubatch,engine.threads") == "ubatch=512 threads=2"
 
 
 def _behind_the_guard(first: Path) -> None:
