@@ -114,10 +114,9 @@ def test_an_option_that_was_typed_and_that_nothing_uses_is_named(words: str, wro
 def test_an_option_typed_for_a_sweep_may_be_for_one_of_its_engines() -> None:
     engines = [composed(f"engine={name}").engine for name in ("fake", "llama_server")]
     assert unused_option(["engine.options.decode_ms=5", "engine.options.flags=-v"], *engines) is None
-    found = unused_option(["+engine.options.delay=5"], *engines)
-    assert found == "engine.options.delay: nothing of engine fake, llama_server uses it; its options are " + ", ".join(
-        sorted({*engines[0].options, "flags"})
-    )
+    found = unused_option(["+engine.options.delay=5"], *engines) or ""
+    assert found.startswith("engine.options.delay: nothing of engine fake, llama_server uses it; its options are ")
+    assert found.endswith(", ".join(sorted({*engines[0].options, "flags"})))
 
 
 def test_a_model_of_ones_own_needs_no_synthetic_one() -> None:
