@@ -155,7 +155,10 @@ def _run(batch: Batch, codes: dict[Path, int]) -> None:
         reporter(target)  # a wrong name is said now, not after the runs
     batch.report = target
     if not batch.taken_up and batch.rows:
-        order = checked(OmegaConf.create(dict(batch.rows[0].config))).order
+        settings = checked(OmegaConf.create(dict(batch.rows[0].config)))
+        if settings.on_noise not in ("fail", "warn"):
+            raise RecordError(f"on_noise={settings.on_noise} is not known; set fail or warn")
+        order = settings.order
         try:
             check(order)
         except EngineError as error:

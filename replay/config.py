@@ -58,6 +58,9 @@ class Config:
     """How often a failed session is tried again, from its first turn."""
     on_failure: str = "continue"
     """After a session that still fails: ``continue`` with the next one, or ``stop``."""
+    on_noise: str = "fail"
+    """Where other programs on the machine made the times of a sweep's run wrong: ``fail`` ends the command with 1,
+    ``warn`` only says so."""
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     arrival: ArrivalSettings = MISSING
     order: OrderSettings = field(default_factory=OrderSettings)

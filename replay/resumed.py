@@ -41,7 +41,8 @@ def resumed(words: Sequence[str]) -> Batch:
     changes = OmegaConf.from_dotlist(typed)
     rows = [_with(row, changes) for row in batch.rows] if typed else batch.rows
     settings = checked(OmegaConf.create(dict(rows[0].config)))
-    if wrong := unused_option(typed, settings.engine):
+    each = {row.config["engine"]["name"]: row for row in rows}.values()
+    if wrong := unused_option(typed, *(checked(OmegaConf.create(dict(row.config))).engine for row in each)):
         raise RecordError(wrong)
     for row in rows:
         if unknown := hidden(row.config):

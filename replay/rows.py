@@ -14,8 +14,10 @@ from replay.redact import redact
 COMPLETE, FAILED, INVALID, INTERRUPTED, ABSENT = "complete", "failed", "invalid", "interrupted", "absent"
 RUNNING = "running"
 """Also what a run that was killed leaves."""
-UNMEASURED = ("name", "results", "resume", "report", "retries", "on_failure", "lock", "scratch", "gate")
+UNMEASURED = ("name", "results", "resume", "report", "retries", "on_failure", "on_noise", "lock", "scratch", "gate")
 """Settings that say where results go and what is done with them: a run with others is the same run."""
+NOISE = ("event-loop lag", "client and server totals agree")
+"""Checks that other programs on the same cores can fail: the times are wrong, the engine need not be."""
 RESULT_VERSION = 1
 
 
@@ -27,6 +29,8 @@ class Status:
     """``complete``, ``invalid`` (complete, but a check says that its numbers are wrong), ``failed``, ``interrupted``,
     or ``absent``: it never began."""
     why: str = ""
+    noise: bool = False
+    """``invalid``, and only by checks that other programs on the machine can fail."""
 
 
 def measured(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,10 +80,16 @@ def status(folder: Path) -> Status:
         return Status(name, error)
     if failed := [session for session, ended in result["sessions"].items() if ended != COMPLETE]:
         return Status(FAILED, f"{len(failed)} of {len(result['sessions'])} sessions failed: {failed[0]}")
-    for check in result.get("validity", ()):
-        if check["ok"] is False and check.get("severity", INVALID) == INVALID:
-            return Status(INVALID, f"{check['name']}: {check.get('value')}")
-    return Status(COMPLETE)
+    wrong = [
+        check
+        for check in result.get("validity", ())
+        if check["ok"] is False and check.get("severity", INVALID) == INVALID
+    ]
+    if not wrong:
+        return Status(COMPLETE)
+    noise = all(check["name"] in NOISE for check in wrong)
+    first = next(check for check in wrong if noise or check["name"] not in NOISE)
+    return Status(INVALID, f"{first['name']}: {first.get('value')}", noise)
 
 
 def finished(folder: Path) -> bool:

@@ -18,7 +18,9 @@ from replay.batch import Batch, Row, with_hashes
 from replay.config import CONF, SUBDIR, NoteBatch, SweepNoted, resolved
 from replay.expand import expand
 from replay.record import RESULT_FILE, read_result
-from replay.rows import FAILED, INVALID, note_failure, status
+from replay.rows import FAILED, INVALID, NOISE, note_failure, status
+from replay.validity.checks import checks
+from replay.watch import Observed
 
 Command = Callable[..., Any]
 Fake = Callable[..., list[str]]
@@ -229,6 +231,27 @@ def test_an_invalid_row_ends_a_sweep_with_1_and_is_finished_all_the_same(
     assert again.code == 1
     assert "2 of 2 runs are complete" in again.err
     assert "invalid fake,repeat=1: cache reused: 0 of 6 later turns" in again.err
+    assert replay(f"resume={folder.parent}", "on_noise=warn").code == 1
+
+
+@pytest.mark.parametrize(("on_noise", "code"), [("fail", 1), ("warn", 0)])
+def test_a_row_that_other_programs_spoilt_may_be_only_said(
+    replay: Command, fake: Fake, runs: Runs, on_noise: str, code: int
+) -> None:
+    words = ["repeat=0,1", "report=null", "telemetry.every_s=null", f"on_noise={on_noise}"]
+    replay("-m", *fake(), *words)
+    for folder in runs():
+        result = read_result(folder)
+        result["validity"] = [{"name": "event-loop lag", "ok": False, "value": "9 ms", "severity": "invalid"}]
+        (folder / RESULT_FILE).write_bytes(orjson.dumps(result))
+    again = replay(f"resume={folder.parent}")
+    assert again.code == code
+    assert "invalid fake,repeat=1: event-loop lag: 9 ms" in again.err
+
+
+def test_the_checks_that_noise_can_fail_are_there() -> None:
+    found = checks([], {}, expected_sessions=0, warmed_up=True, losses={}, cache_block_tokens=1, observed=Observed())
+    assert set(NOISE) <= {check.name for check in found}
 
 
 def test_what_says_how_it_ended_is_not_overwritten(tmp_path: Path) -> None:
