@@ -27,6 +27,7 @@ from engines.ostinato.pool import ExpertPool
 from engines.ostinato.rates import measure
 from engines.ostinato.routes_of_pass import Routes
 from engines.ostinato.shares import Rates, Shares
+from engines.ostinato.spare import Spare
 from engines.ostinato.staging import Staging
 from engines.ostinato.vocabulary import Vocabulary, end_ids, vocabulary_path
 
@@ -122,7 +123,8 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
                 f"--placement {policy.name} brings all {needed} experts of a token into slots, of which a layer has "
                 f"too few ({pool.slots} in all); raise --vram-budget or --slots"
             )
-    background = Background(experts, policy, borrow=policy.borrow)
+    spare = Spare(device, loaded.store.layout.nbytes) if on_gpu else None
+    background = Background(experts, policy, borrow=policy.borrow, spare=spare)
     say(f"{int(pool.resident_LE.sum())} of {pool.slot_LE.size} experts are resident")
     shares.path = "auto"
     graph = None
@@ -187,7 +189,6 @@ def _room(options: Options, experts: Experts, forward: OwnKv | TransformersKv, c
     free, total = torch.cuda.mem_get_info(device)
     driver = max(0, total - free - torch.cuda.memory_reserved(device))
     budget = min(options.vram_budget or total, free + torch.cuda.memory_reserved(device) + driver)
-    torch.cuda.empty_cache()
     left = budget - peak - min(driver, 1 << 30) - MARGIN_BYTES
     if left < 0:
         raise SetupError(

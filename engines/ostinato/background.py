@@ -6,6 +6,7 @@ from engines.ostinato.experts import Experts
 from engines.ostinato.moves import Moves
 from engines.ostinato.placement.borrowed import Borrowed
 from engines.ostinato.placement.policy import Policy
+from engines.ostinato.spare import Spare
 
 EVERY = 4
 """Steps between two decisions."""
@@ -16,15 +17,16 @@ class Background:
 
     Args:
         borrow: lend the pool's lent slots to decode.
+        spare: is lent as well.
     """
 
-    def __init__(self, experts: Experts, policy: Policy, *, borrow: bool) -> None:
+    def __init__(self, experts: Experts, policy: Policy, *, borrow: bool, spare: Spare | None = None) -> None:
         pool, store = experts.pool, experts.pool.store
-        self._pool, self._policy = pool, policy
+        self._pool, self._policy, self._spare = pool, policy, spare
         self._own = Moves(pool, range(pool.slots))
         self._lent = Moves(pool, pool.lent)
         self.borrowed: Borrowed | None = None
-        if borrow and len(pool.lent):
+        if borrow and (len(pool.lent) or spare is not None):
             sizes = np.full(store.layers, store.layout.nbytes, np.int64)
             self.borrowed = Borrowed(
                 layers=range(store.layers),
@@ -63,11 +65,14 @@ class Background:
             self._own.start(swaps)
         if self.borrowed is None:
             return
+        if self._spare is not None and not self._spare.taken:
+            pool.lend(self._spare.take())
+            self._resize(self.borrowed)
         self._lent.join(self.borrowed.joined)
         lent = (pool.slot_LE >= pool.slots) & (uses_LE > 0)
         self.borrowed_hits += int(uses_LE[lent].sum())
         self._lent.start(
-            self.borrowed.after_step(cpu_uses_LE, pool.resident_LE & (pool.slot_LE < pool.slots), steps=steps)
+            self.borrowed.after_step(uses_LE, pool.resident_LE & (pool.slot_LE < pool.slots), steps=steps)
         )
 
     def before_prefill(self) -> None:
@@ -77,6 +82,14 @@ class Background:
         if self.borrowed is not None:
             self._lent.clear()
             self.borrowed.clear()
+            if self._spare is not None:
+                self._pool.take_back()
+                self._spare.give_back()
+                self._resize(self.borrowed)
+
+    def _resize(self, borrowed: Borrowed) -> None:
+        self._lent.slots = self._pool.lent
+        borrowed.room = len(self._pool.lent) * self._pool.store.layout.nbytes
 
     def _taken(self, moves: Moves) -> np.ndarray:
         taken = self._pool.resident_LE.copy()

@@ -149,6 +149,8 @@ class Experts:
         if self.lru is not None:
             self.uploads += self.lru.bring(layer, ids.tolist())
         cold = self.pool.slot_LE[layer, ids] < 0
+        if x_1D.is_cuda and self.pool.reads_host:
+            cold[:] = False  # its table leads kernels to cold experts as well
         n = int(cold.sum())
         self.cpu_uses_LE[layer, ids[cold]] += 1
         cpu_1D = None

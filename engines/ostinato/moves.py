@@ -27,7 +27,7 @@ class Moves:
     """Copies under way into some of a pool's slots."""
 
     def __init__(self, pool: ExpertPool, slots: range) -> None:
-        self._pool, self._slots = pool, slots
+        self._pool, self.slots = pool, slots
         self._stream = torch.cuda.Stream(pool.device) if pool.device.type == "cuda" else None
         self._under_way: list[_Move] = []
         self.done = 0
@@ -48,7 +48,7 @@ class Moves:
                 slot = int(pool.slot_LE[swap.out])
                 pool.assign(slot, None)
             else:
-                slot = next(slot for slot in pool.free(self._slots) if slot not in taken)
+                slot = next(slot for slot in pool.free(self.slots) if slot not in taken)
             taken.add(slot)
             places.append((swap, slot))
         if any(swap.out is not None for swap in swaps):
@@ -92,6 +92,6 @@ class Moves:
     def clear(self) -> None:
         """Wait for copies under way and empty the slots."""
         self.join(wait=True)
-        for slot in self._slots:
+        for slot in self.slots:
             self._pool.assign(slot, None)
         self._pool.publish()

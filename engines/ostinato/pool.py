@@ -40,12 +40,15 @@ class ExpertPool:
         self._blocks_S = [block for part in memory for block in part]
         self.address_S = np.array([block.data_ptr() for block in self._blocks_S], np.int64)
         """int64 ``[S]``: own slots first, then lent ones."""
+        self.reads_host = cold_LE is not None
+        """Whether kernels find cold experts through the table, in host memory."""
         self._cold_LE = np.zeros((store.layers, store.experts), np.int64) if cold_LE is None else cold_LE
         self.slot_LE = np.full((store.layers, store.experts), -1, np.int64)
         """Slot of each expert, -1 where it has none."""
         self.table_LE: Tensor = torch.zeros(store.layers, store.experts, dtype=torch.int64, device=device)
         """Address of each resident expert's block, as kernels read it."""
         self._owner_S: list[Expert | None] = [None] * len(self._blocks_S)
+        self._always = len(self._blocks_S)
         self.publish()
 
     @property
@@ -57,6 +60,18 @@ class ExpertPool:
     def lent(self) -> range:
         """The slots in lent memory."""
         return range(self.slots, len(self._owner_S))
+
+    def lend(self, blocks: Sequence[Tensor]) -> None:
+        """Further lent slots (uint8 ``[nbytes]`` each), empty, until ``take_back``."""
+        self._blocks_S += blocks
+        self._owner_S += [None] * len(blocks)
+        self.address_S = np.append(self.address_S, [block.data_ptr() for block in blocks]).astype(np.int64)
+
+    def take_back(self) -> None:
+        """Forget what ``lend`` brought; nobody lies there any more."""
+        assert not any(self._owner_S[self._always :])
+        del self._blocks_S[self._always :], self._owner_S[self._always :]
+        self.address_S = self.address_S[: self._always]
 
     def owner(self, slot: int) -> Expert | None:
         return self._owner_S[slot]

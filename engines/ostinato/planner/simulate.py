@@ -196,7 +196,7 @@ def replay(
                 resident_LE[swap.out] = False
             copies += 1
         if borrowed is not None:
-            for swap in borrowed.after_step(cpu_uses_LE, resident_LE, steps=stop - start):
+            for swap in borrowed.after_step(uses_LE, resident_LE, steps=stop - start):
                 borrowed.joined(swap)
                 copies += 1
     return cold_NL, copies

@@ -16,6 +16,7 @@ from engines.ostinato.moves import Moves
 from engines.ostinato.placement.policy import MemoryBudget, Swap
 from engines.ostinato.placement.registry import policy
 from engines.ostinato.pool import ExpertPool
+from engines.ostinato.spare import room
 from engines.ostinato.store import ExpertStore
 
 
@@ -102,7 +103,24 @@ class _Experts:
         self.pool = pool
 
 
-def background(store: ExpertStore, spec: str, slots: int, lent: int) -> tuple[ExpertPool, Background]:
+class _Lender:
+    """Spare memory of five experts; counts how often it was asked."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.blocks = list(torch.empty(5, nbytes, dtype=torch.uint8))
+        self.taken, self.times = False, 0
+
+    def take(self) -> list[torch.Tensor]:
+        self.taken, self.times = True, self.times + 1
+        return self.blocks
+
+    def give_back(self) -> None:
+        self.taken = False
+
+
+def background(
+    store: ExpertStore, spec: str, slots: int, lent: int, spare: Any = None
+) -> tuple[ExpertPool, Background]:
     size = store.layout.nbytes
     chosen = policy(spec)
     memory = torch.empty(lent, size, dtype=torch.uint8) if chosen.borrow else None
@@ -116,7 +134,7 @@ def background(store: ExpertStore, spec: str, slots: int, lent: int) -> tuple[Ex
     )
     pool.fill([tuple(pair) for pair in np.argwhere(chosen.residents(budget, None)).tolist()][:slots])
     experts: Any = _Experts(pool)
-    return pool, Background(experts, chosen, borrow=chosen.borrow)
+    return pool, Background(experts, chosen, borrow=chosen.borrow, spare=spare)
 
 
 def test_decode_borrows_slots_for_what_the_cpu_keeps_computing_and_a_prefill_takes_them_back(
@@ -170,3 +188,35 @@ def test_a_policy_may_ask_to_replace_an_expert_that_is_still_on_its_way(store: E
         made.at_boundary(second * 0, second, EVERY)
     check(pool)
     assert pool.resident_LE.sum() == 1
+
+
+def test_spare_memory_is_lent_from_a_decode_s_first_boundary_until_the_next_prefill(store: ExpertStore) -> None:
+    lender = _Lender(store.layout.nbytes)
+    pool, made = background(store, "ostinato", 3, 2, lender)
+    own = pool.resident_LE.copy()
+    uses = np.where(own, 0, 3)
+    for times in (1, 2):
+        for _ in range(4):
+            made.at_boundary(uses, uses, EVERY)
+            check(pool)
+        assert lender.times == times
+        assert int(pool.resident_LE.sum()) == 3 + 2 + 5
+        made.before_prefill()
+        check(pool)
+        assert (pool.resident_LE == own).all()
+        assert len(pool.lent) == 2
+        assert not lender.taken
+
+
+def test_room_in_the_allocator_s_free_blocks_is_counted_block_by_block() -> None:
+    def segment(stream: int, pool: tuple[int, int], *blocks: tuple[int, str]) -> dict[str, Any]:
+        parts = [{"size": size, "state": state} for size, state in blocks]
+        return {"stream": stream, "segment_pool_id": pool, "blocks": parts}
+
+    segments = [
+        segment(0, (0, 0), (25, "inactive"), (100, "active_allocated"), (9, "inactive")),
+        segment(0, (0, 0), (10, "inactive")),
+        segment(7, (0, 0), (50, "inactive")),
+        segment(0, (0, 1), (50, "inactive")),
+    ]
+    assert room(segments, 10, 0) == 3
