@@ -55,7 +55,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.run
-	$(BIN)/pip install -e ".[ostinato,embedded,dev]"
+	$(BIN)/pip install -e ".[ostinato,embedded,sweeps,dev]"
 	@touch $@
 
 clean:

@@ -24,6 +24,7 @@ written where it can be).
 other commands:
   analyse export-baseline FOLDER   keep a run as a small file for `compare --gate`
   analyse logs FILE [FILE]         tokens a second from servers' own logs, without records
+  analyse placement ROUTES         what each placement of experts would do, from recorded routes
 """
 FIT = 4
 """So many engines fit side by side into a terminal, one a column; more are rows of the main columns."""
@@ -38,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from analysis import export_cli
 
         sys.exit(export_cli.main(words[1:]))
+    if words[:1] == ["placement"]:
+        from analysis.placement import cli as placement_cli
+
+        sys.exit(placement_cli.main(words[1:]))
     if words[:1] == ["logs"]:
         from analysis.server_logs import cli as logs_cli
 

@@ -18,6 +18,7 @@ from analysis.slices import Slices
 from analysis.stats import Interval, Median, MedianPair
 from analysis.summary import SEED, EngineSummary, Summary
 from analysis.throughput import DECODE_FROM, PREFILL_FROM, throughput
+from analysis.tuning import Tuning, tunings
 
 VERSION = 1
 _ENGINE_FIELDS = [field.name for field in fields(EngineSummary) if field.name not in ("key", "medians")]
@@ -27,6 +28,7 @@ def results(summary: Summary) -> dict[str, Any]:
     """The value of ``results.json``."""
     return _alone(summary) | {
         "panels": [_alone(panel) for panel in summary.panels],
+        "others": [asdict(other) for other in summary.others],
         "reference": None if summary.reference is None else asdict(summary.reference),
     }
 
@@ -54,6 +56,27 @@ def _alone(summary: Summary) -> dict[str, Any]:
         "comparisons": [_comparison(comparison) for comparison in summary.comparisons],
         "checks": [asdict(check) for check in summary.checks],
         "pressure": {found.engine: _pressure(found) for found in summary.pressure} or None,
+        "tunings": [_tuning(found) for found in tunings(summary)],
+    }
+
+
+def _tuning(found: Tuning) -> dict[str, Any]:
+    return {
+        "engine": found.engine,
+        "setting": found.setting,
+        "guarded": found.guarded,
+        "chosen": found.chosen.value if found.chosen else None,
+        "told_apart": found.told_apart,
+        "trials": [
+            {
+                "run": trial.run.key,
+                "value": trial.value,
+                "split": trial.split,
+                "sessions": trial.engine.sessions,
+                "total_request_s": trial.objective_s,
+            }
+            for trial in found.trials
+        ],
     }
 
 

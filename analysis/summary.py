@@ -18,6 +18,7 @@ from analysis.compare import (
     repeated_times,
     session_times,
 )
+from analysis.foremost import Other, foremost
 from analysis.pairing import Pairing, finished, pair
 from analysis.paper import Reference
 from analysis.pressure import EnginePressure, engine_pressure
@@ -82,6 +83,8 @@ class Summary:
     panels: "tuple[Summary, ...]" = ()
     """Where the runs are of several workloads or models, each measured on several engines: every one by itself. The
     fields above then hold all runs, and compare nothing."""
+    others: tuple[Other, ...] = ()
+    """Of hundreds of runs those that are only listed; no other field counts them."""
 
     @property
     def parts(self) -> "tuple[Summary, ...]":
@@ -106,7 +109,8 @@ class Summary:
 
     @property
     def valid(self) -> bool:
-        return not (self.broken_checks or self.interrupted or self.pairing.differences)
+        lost = any(other.status != COMPLETE for other in self.others)
+        return not (self.broken_checks or self.interrupted or self.pairing.differences or lost)
 
     def label(self, key: str) -> str:
         return next(run.label for run in self.runs if run.key == key)
@@ -119,16 +123,19 @@ def summarise(folder: Path, *, baseline: str | None = None, reference: Reference
         RecordError: records that are missing, damaged or impossible.
         AnalysisError: ``baseline`` is no engine of these runs.
     """
-    runs = read_runs(folder)
-    groups = experiments(runs)
+    chosen = [foremost(group, baseline) for group in experiments(read_runs(folder))]
+    groups, others = [shown for shown, _ in chosen], tuple(other for _, rest in chosen for other in rest)
+    runs = tuple(run for group in groups for run in group)
     if len(groups) == 1:
-        return replace(_summarise(folder, runs, baseline), reference=reference)
+        return replace(_summarise(folder, runs, baseline), reference=reference, others=others)
     panels = tuple(_summarise(folder, group, _known(group, baseline)) for group in groups)
     if baseline is not None and not any(panel.baseline == baseline for panel in panels):
         choose_baseline([key for panel in panels for key in panel.pairing.engines], baseline)
     whole = _summarise(folder, runs, None)
     unlike = tuple(difference for panel in panels for difference in panel.pairing.differences)
-    return replace(whole, pairing=replace(whole.pairing, differences=unlike), panels=panels, reference=reference)
+    return replace(
+        whole, pairing=replace(whole.pairing, differences=unlike), panels=panels, reference=reference, others=others
+    )
 
 
 def _known(runs: Sequence[Run], baseline: str | None) -> str | None:

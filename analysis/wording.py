@@ -10,6 +10,7 @@ from analysis.load import Load
 from analysis.runs import COMPLETE
 from analysis.stats import SMALLEST_SAMPLE, Interval, Median
 from analysis.summary import Summary
+from analysis.tuning import Tuning, tunings
 
 ABSENT = "–"
 MOST_SENTENCES = 10
@@ -146,6 +147,26 @@ def verdicts(summary: Summary) -> list[str]:
     """The sentence a report opens with, then the other pairs."""
     if summary.panels:
         return [f"{experiment(part)}: {said}" for part in summary.panels for said in verdicts(part)]
+    return [*map(chosen, tunings(summary)), *_pairs(summary)]
+
+
+def chosen(tuning: Tuning) -> str:
+    """What a sweep was to choose, and what it chose."""
+    if not tuning.guarded:
+        return f"Nothing chosen for {tuning.engine}: {tuning.setting} was tried on other than development sessions."
+    if not tuning.ranked:
+        return f"Nothing chosen for {tuning.engine}: no value of {tuning.setting} finished the same sessions."
+    (best_s, best), *others = tuning.ranked
+    where = count(best.engine.sessions, f"{best.split} session")
+    named = best.value if "," in tuning.setting else f"{tuning.setting}={best.value}"  # several name themselves
+    said = f"Chosen for {tuning.engine} on {where}: {named}, {seconds(best_s)}"
+    if not others:
+        return f"{said}; no other value finished."
+    doubt = ", which these sessions do not tell apart" if tuning.told_apart is False else ""
+    return f"{said}; next {others[0][1].value}, {seconds(others[0][0])}{doubt}."
+
+
+def _pairs(summary: Summary) -> list[str]:
     if summary.pairing.differences:
         return ["Not compared: the runs are not alike. " + "; ".join(summary.pairing.differences) + "."]
     if summary.comparisons:
@@ -182,6 +203,12 @@ def checked(summary: Summary, check: Check) -> str:
 def warnings(summary: Summary) -> list[str]:
     """What a reader must know before any number; empty when the runs are complete, alike and valid."""
     said = []
+    if summary.others:
+        lost = sum(other.status != COMPLETE for other in summary.others)
+        said.append(
+            f"{count(len(summary.others), 'run')} of this sweep are listed in results.json (`others`) and not shown: "
+            f"slower than these, {lost} of them not complete."
+        )
     for run in summary.interrupted:
         said.append(f"{run.label}: the run is {run.status}" + (f": {run.error}" if run.error else "") + ".")
     for run in summary.runs:

@@ -6,13 +6,15 @@ plain dataclasses, each kept beside the code that reads it, and everything built
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -23,14 +25,19 @@ from engines.hardware import HardwareSettings
 from engines.placeholders import used_names
 from engines.settings import EngineSettings, as_launched
 from replay.batch import Batch
+from replay.gate import GateSettings
 from replay.model import ModelSettings
 from replay.order import OrderSettings
 from replay.pacing import ArrivalSettings
 from replay.pressure import PressureSettings
+from replay.record import RecordError
 from replay.telemetry.settings import TelemetrySettings
+from replay.tune import TuneSettings
 from workloads.settings import WorkloadSettings
 
 CONF = Path(__file__).parents[1] / "conf"
+SUBDIR = "${row_folder:${engine.name},${hydra.job.override_dirname}}"
+"""Of a sweep's run, as ``conf/config.yaml`` has it."""
 
 
 @dataclass
@@ -51,12 +58,24 @@ class Config:
     """How often a failed session is tried again, from its first turn."""
     on_failure: str = "continue"
     """After a session that still fails: ``continue`` with the next one, or ``stop``."""
+    on_noise: str = "fail"
+    """Where other programs on the machine made the times of a sweep's run wrong: ``fail`` ends the command with 1,
+    ``warn`` only says so."""
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     arrival: ArrivalSettings = MISSING
     order: OrderSettings = field(default_factory=OrderSettings)
     pressure: PressureSettings = MISSING
+    tune: TuneSettings = field(default_factory=TuneSettings)
+    """What a sweep is to choose, on development sessions."""
+    gate: GateSettings = field(default_factory=GateSettings)
+    """Which of a sweep's runs is held against which; its verdict is then the exit code."""
     resume: str | None = None
     """A folder whose runs are gone on with; their configuration comes from there."""
+    lock: str = "wait"
+    """One benchmark a machine: ``wait`` until it is free, ``fail`` when it is not, or ``off``."""
+    scratch: str | None = None
+    """Where a run that a launcher started writes while it runs: a folder of its own host, from which its files come
+    home at the end. None: the sweep's folder, where its host sees it."""
     launch: str | None = None
     """Short for ``engine.launch``: ``process``, ``container`` or ``attach``."""
     report: str | None = "analysis.report.write_report"
@@ -77,6 +96,22 @@ def checked(composed: DictConfig) -> Config:
     return config
 
 
+def resolved(config: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
+    """A stored configuration as objects and as it reads here: with this machine's cores where it says so.
+
+    Raises:
+        RecordError: it can't be resolved.
+    """
+    register()
+    try:
+        composed = OmegaConf.create(dict(config))
+        settings = checked(composed)
+        plain = OmegaConf.to_container(composed, resolve=True)
+    except (OmegaConfBaseException, ComposeError) as error:
+        raise RecordError(f"{one_line(error)}; `replay --cfg job` shows every setting") from error
+    return settings, plain  # type: ignore[return-value]
+
+
 def row_folder(engine: str, varying: str) -> str:
     """The folder of one run of a sweep: the engine, and what else varies: ``llamacpp,repeat=1``."""
     others = [part for part in varying.split(",") if part and part.partition("=")[0].lstrip("+") != "engine"]
@@ -94,22 +129,37 @@ def misnamed_choice(words: Sequence[str]) -> str | None:
     return None
 
 
-def unused_option(words: Sequence[str], engine: EngineSettings) -> str | None:
-    """What is wrong with a typed ``engine.options.…`` that nothing of the engine asks for; None when all are used."""
-    asked = used_names(engine)
+def unused_option(words: Sequence[str], *engines: EngineSettings) -> str | None:
+    """What is wrong with a typed ``engine.options.…`` that nothing of any of the engines asks for; None when all are
+    used: in a sweep over engines an option may be for one of them."""
+    asked = {name for engine in engines for name in used_names(engine)}
     typed = [word for word in words if word.lstrip("+").startswith("engine.options.")]
     for override in OverridesParser.create().parse_overrides(typed):
         name = override.key_or_group.removeprefix("engine.options.")
         if name not in asked:
-            known = ", ".join(sorted(asked & set(engine.options))) or "none"
-            return f"engine.options.{name}: nothing of engine {engine.name} uses it; its options are {known}"
+            known = ", ".join(sorted(asked & {option for engine in engines for option in engine.options})) or "none"
+            names = ", ".join(dict.fromkeys(engine.name for engine in engines))
+            return f"engine.options.{name}: nothing of engine {names} uses it; its options are {known}"
     return None
 
 
+def chosen_launcher(config: DictConfig) -> dict[str, Any] | None:
+    """What is to start a sweep's runs; None for this process, one after another."""
+    launcher: Any = OmegaConf.to_container(config.hydra.launcher, resolve=True)
+    return None if launcher["_target_"].endswith(".BasicLauncher") else launcher
+
+
+class SweepNoted(BaseException):
+    """Leaves Hydra with the sweep noted: its runs are composed by ``replay.expand``. No Exception, which Hydra would
+    make a warning of."""
+
+
 class NoteBatch(Callback):
-    """Hydra tells a callback what it is about to do; the command line needs to know after the jobs, failed or not."""
+    """Hydra tells a callback what it is about to do; the command line needs to know before and after the jobs."""
 
     noted: ClassVar[Batch | None] = None
+    sweep: ClassVar[tuple[DictConfig, ConfigLoader] | None] = None
+    """The sweep's own configuration, and what makes that of each run of it."""
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         folder = Path(config.hydra.run.dir)
@@ -117,17 +167,9 @@ class NoteBatch(Callback):
         NoteBatch.noted = Batch(folder=folder if folder.parent.exists() else folder.parent, report=config.report)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        parameters = config.hydra.sweeper.get("params") or {}
-        lines = [f"{key}={value}" for key, value in parameters.items()]
-        overrides = {
-            override.key_or_group: override
-            for override in OverridesParser.create().parse_overrides(lines + list(config.hydra.overrides.task))
-        }
-        fixed = [key for key, override in overrides.items() if not override.is_sweep_override()]
-        # Every run of the sweep composes its configuration anew and takes these along: a folder is named for what
-        # varies, not for what all runs share.
-        config.hydra.overrides.hydra.append(f"hydra.job.config.override_dirname.exclude_keys={fixed}")
         NoteBatch.noted = Batch(folder=Path(config.hydra.sweep.dir), report=config.report, sweep=True)
+        NoteBatch.sweep = config, GlobalHydra.instance().config_loader()
+        raise SweepNoted
 
 
 class ComposeError(Exception):

@@ -53,6 +53,13 @@ class Progress:
             self._text, self._step_at = text, time.monotonic()
             self._print(text)
 
+    def say(self, line: str) -> None:
+        """Write a line that stays."""
+        with self._lock:
+            self._write(("\r\x1b[K" if self._in_place else "") + line + "\n")
+            if self._in_place and self._text:
+                self._print(self._text)
+
     def show(self, text: str) -> None:
         """Replace the text; it is written when the last writing is old enough."""
         with self._lock:

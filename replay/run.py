@@ -29,6 +29,7 @@ from replay.resume import Earlier, RefusedError
 from replay.stopping import until_terminated
 from replay.telemetry import settings as telemetry
 from replay.telemetry.settings import TelemetrySettings
+from replay.tune import TuneSettings, refusal
 from replay.validity import checks
 from replay.watch import Observed, Watch
 from replay.workers import replay_waiting
@@ -63,8 +64,11 @@ class Run:
     arrival: ArrivalSettings = field(default_factory=ArrivalSettings)
     order: OrderSettings = field(default_factory=OrderSettings)
     pressure: PressureSettings = field(default_factory=PressureSettings)
+    tune: TuneSettings = field(default_factory=TuneSettings)
     resume: bool = False
     """Go on with what ``folder`` holds."""
+    config_hash: str | None = None
+    """Of what ``config`` measures; kept in the result, by which a later command knows this run again."""
 
     def __post_init__(self) -> None:
         if self.on_failure not in ("continue", "stop"):
@@ -79,6 +83,8 @@ class Run:
         order.check(self.order)
         pressure.check(self.pressure)
         telemetry.check(self.telemetry)
+        if wrong := refusal(self.tune, self.workload):
+            raise EngineError(wrong)
 
     @property
     def title(self) -> str:
@@ -250,12 +256,14 @@ def _result(run: Run, outcome: Outcome) -> dict[str, Any]:
             "sessions": len(workload.sessions) if workload else None,
             "turns": sum(len(session.turns) for session in workload.sessions) if workload else None,
             "turns_by_session": _turns_by_session(workload) if workload else {},
+            "split": workload.split if workload else None,
             "losses": dict(workload.losses) if workload else {},
         },
         "model": {"name": run.model.name, "hash": model.hash if model else None},
         "repeat": run.repeat,
         "environment": dict(outcome.facts),
         "config": dict(run.config),
+        "config_hash": run.config_hash,
         "command": list(run.command),
         "clock": dict(outcome.clock),
         "resumed": [dict(clock) for clock in outcome.resumed],

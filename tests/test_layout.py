@@ -47,5 +47,5 @@ def test_package_files_hold_a_docstring_only(package: str) -> None:
 
 def test_tests_mirror_the_packages() -> None:
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders <= {*PACKAGES, "containers"}  # real engines in real containers, which is about all packages
+    assert folders <= {*PACKAGES, "containers", "sweeps"}  # with a real daemon, real launchers: about all packages
     assert not list((ROOT / "tests").rglob("__init__.py"))

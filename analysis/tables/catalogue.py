@@ -16,6 +16,7 @@ from analysis.tables.rates import rate_table
 from analysis.tables.served_together import turn_wall_table
 from analysis.tables.sliced import sliced_tables
 from analysis.tables.table import Table
+from analysis.tables.tuning import tuning_table
 from analysis.tables.turn_types import turn_type_table
 from analysis.tables.workload import workload_table
 
@@ -42,7 +43,7 @@ def _each(summary: Summary, group: str) -> Iterator[Table]:
 
 def _group(part: Summary, summary: Summary, group: str) -> list[Table]:
     if group == "engines":
-        return [engine_table(part)]
+        return [engine_table(part), tuning_table(part)]
     if group == "pairs":
         return [comparison_table(part), phase_table(part)]
     return [

@@ -17,6 +17,7 @@ from replay.record import read_result, read_turns
 Command = Callable[..., Any]
 Fake = Callable[..., list[str]]
 Runs = Callable[[], list[Path]]
+Due = Callable[[], int]
 
 
 def test_help_shows_examples_and_choices(replay: Command) -> None:
@@ -55,9 +56,9 @@ def test_a_run_leaves_records_and_a_report(replay: Command, fake: Fake, runs: Ru
     assert {path.name for path in folder.parent.iterdir()} == {"fake", *written}
 
 
-def test_a_sweep_has_a_folder_a_run_and_one_report(replay: Command, fake: Fake, runs: Runs) -> None:
+def test_a_sweep_has_a_folder_a_run_and_one_report(replay: Command, fake: Fake, runs: Runs, due: Due) -> None:
     done = replay("-m", *fake(), "repeat=0,1", "name=twice", "workload.sessions=1")
-    assert done.code == 0, done.err
+    assert done.code == due(), done.err
     assert [folder.name for folder in runs()] == ["fake,repeat=0", "fake,repeat=1"]
     assert [{turn.repeat for turn in read_turns(folder)} for folder in runs()] == [{0}, {1}]
     above = runs()[0].parent
@@ -67,9 +68,11 @@ def test_a_sweep_has_a_folder_a_run_and_one_report(replay: Command, fake: Fake, 
     assert "fake 2/2" in done.err
 
 
-def test_an_experiment_sweeps_by_itself_and_takes_other_engines(replay: Command, fake: Fake, runs: Runs) -> None:
+def test_an_experiment_sweeps_by_itself_and_takes_other_engines(
+    replay: Command, fake: Fake, runs: Runs, due: Due
+) -> None:
     done = replay("+experiment=quickstart", *fake(), "report=null")
-    assert done.code == 0, done.err
+    assert done.code == due(), done.err
     assert [folder.name for folder in runs()] == ["fake"]
     assert runs()[0].parent.parent.name == "quickstart"
 
@@ -128,6 +131,7 @@ def test_a_session_that_fails_for_good_ends_with_1(replay: Command, fake: Fake, 
             ["+engine.options.delay=5"],
             "engine.options.delay: nothing of engine fake uses it; its options are decode_ms",
         ),
+        (["on_noise=loud"], "on_noise=loud is not known; set fail or warn"),
         (["repeat=-1"], "repeat=-1 is negative; set 0 or more"),
         (["engine.cache_block_tokens=0"], "engine.cache_block_tokens=0 is no size; set 1 or more"),
         (["engine.state=lukewarm"], "engine.state=lukewarm is not known; set cold or warm:FOLDER"),

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +12,6 @@ from hydra.errors import ConfigCompositionException, MissingConfigException
 from omegaconf.errors import ConfigKeyError, ValidationError
 
 from engines.hardware import HardwareSettings
-from engines.placeholders import used_names
 from engines.settings import EngineSettings
 from replay.config import CONF, Config, checked, register, row_folder, unused_option
 from replay.model import ModelSettings
@@ -73,32 +71,6 @@ def test_the_engines_workloads_and_models_that_the_readme_names_are_there() -> N
     assert ("model", "tiny") in FILES
 
 
-EXPERIMENTS = [
-    (path.stem, engine)
-    for path in sorted((CONF / "experiment").glob("*.yaml"))
-    for engine in yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]["engine"].split(",")
-]
-
-
-@pytest.mark.parametrize(("experiment", "engine"), EXPERIMENTS)
-def test_the_experiment_composes_with_each_of_its_engines(experiment: str, engine: str) -> None:
-    config = composed(f"+experiment={experiment}", f"engine={engine}")
-    assert config.name == experiment
-    assert config.engine.name == Path(engine).stem.removesuffix("_qwen3")
-    assert set(config.engine.options) <= used_names(config.engine)
-    if experiment.startswith("paper_"):
-        assert config.engine.context == 98_304
-        assert config.engine.threads == config.hardware.threads == (32 if "one_gpu" in experiment else 48) or (
-            config.engine.options["server_threads"] == "48"
-        )
-
-
-def test_every_file_of_the_papers_settings_belongs_to_an_experiment() -> None:
-    assert {f"paper/{path.stem}" for path in (CONF / "engine/paper").glob("*.yaml")} <= {
-        engine for _, engine in EXPERIMENTS
-    }
-
-
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(ConfigCompositionException, match=r"engine\.colour"):
         composed("engine.colour=red")
@@ -137,6 +109,14 @@ def test_an_option_that_was_typed_and_that_nothing_uses_is_named(words: str, wro
     typed = shlex.split(words)
     found = unused_option(typed, composed(*typed).engine)
     assert (found is None) if wrong is None else (found or "").startswith(wrong)
+
+
+def test_an_option_typed_for_a_sweep_may_be_for_one_of_its_engines() -> None:
+    engines = [composed(f"engine={name}").engine for name in ("fake", "llama_server")]
+    assert unused_option(["engine.options.decode_ms=5", "engine.options.flags=-v"], *engines) is None
+    found = unused_option(["+engine.options.delay=5"], *engines) or ""
+    assert found.startswith("engine.options.delay: nothing of engine fake, llama_server uses it; its options are ")
+    assert found.endswith(", ".join(sorted({*engines[0].options, "flags"})))
 
 
 def test_a_model_of_ones_own_needs_no_synthetic_one() -> None:

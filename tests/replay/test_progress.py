@@ -39,6 +39,15 @@ def test_a_terminal_keeps_one_line_and_is_left_clean(monkeypatch: pytest.MonkeyP
     assert stream.getvalue() == "\r" + "x" * 19 + "\x1b[K" + "\r\x1b[K"
 
 
+def test_a_line_that_stays_does_not_run_into_the_one_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Terminal()
+    progress = Progress(stream, every_s=60)
+    progress.step("2 of 8")
+    progress.say("run 3 ended")
+    assert stream.getvalue() == "\r2 of 8\x1b[K" + "\r\x1b[Krun 3 ended\n" + "\r2 of 8\x1b[K"
+
+
 def test_a_reader_that_went_away_does_not_end_the_run() -> None:
     stream = io.StringIO()
     with Progress(stream, every_s=60) as progress:
