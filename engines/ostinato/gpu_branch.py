@@ -15,7 +15,7 @@ from engines.ostinato.tiles import Tile, tile
 
 
 def _down_tile(width: int) -> Tile:
-    """Two rows: a program has those of all of the token's experts on their way at once (768 columns on an H200: 7.9 µs
+    """Two rows: those of all of the token's experts are on their way at once (768 columns on an H200: 7.9 µs
     with 256 at a time, 9.7 with all)."""
     columns = min(256, triton.next_power_of_2(width))
     return Tile(2, columns, 4)
