@@ -42,7 +42,7 @@ def test_after_a_crash_the_engine_is_started_again_and_the_session_begins_at_its
 
 
 def test_memory_that_runs_out_at_the_start_is_named(replay: Callable[..., Any], image: Any, left: Any) -> None:
-    # Memory that is written: a server's libraries, read from files, can be dropped and read again for minutes instead.
+    # Memory that is written: a server's libraries can be dropped and read again, for minutes.
     greedy = "engine.container.command=[python3,-c,'b\"x\" * 2**30']"
     words = [greedy, "engine.container.memory=40m"]
     with replay("engine=ostinato", f"engine.container.image={image('ostinato:cpu')}", *words) as harness:
