@@ -15,6 +15,8 @@ from replay.redact import HIDDEN, redact
 from replay.rows import config_hash
 
 BATCH_FILE = "batch.json"
+RESUME = "resume="
+"""Begins the word that names what to go on with."""
 BATCH_VERSION = 1
 """A row's ``config`` may be resolved or not, and its ``config_hash`` be absent: older files are read all the same."""
 

@@ -16,7 +16,7 @@ try:
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from replay.batch import Batch, Row, with_hashes
+    from replay.batch import RESUME, Batch, Row, with_hashes
     from replay.config import (
         CONF,
         Config,
@@ -33,8 +33,6 @@ try:
     from replay.tune import refusal
 except KeyboardInterrupt:  # they take half a second
     raise SystemExit(130) from None
-
-RESUME = "resume="
 
 register()
 

@@ -8,12 +8,11 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from replay.batch import BATCH_FILE, Batch, Row, hidden, interrupted, restored, stored, with_hashes
+from replay.batch import BATCH_FILE, RESUME, Batch, Row, hidden, interrupted, restored, stored, with_hashes
 from replay.config import CONF, checked, chosen_launcher, unused_option
 from replay.record import RESULT_FILE, TURNS_FILE, RecordError
 from replay.rows import changed, known
 
-RESUME = "resume="
 SWEEP_FLAGS = ("-m", "--multirun")
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 

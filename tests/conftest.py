@@ -1,7 +1,10 @@
 """What every test may use."""
 
-from collections.abc import Iterator
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -29,3 +32,19 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no ../shared beside the checkout: real recordings and servers are not here")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def module_of() -> Callable[[str, str], ModuleType]:
+    """``module_of("soak", "benchmarks/soak.py")``: a program of this project, which no package holds, as a module."""
+
+    def load(name: str, path: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        return module
+
+    return load

@@ -1,8 +1,8 @@
 """A long replay against an engine that fails at random loses nothing, counts nothing twice and stays small."""
 
-import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,14 +16,8 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks/soak.py"
 
 
 @pytest.fixture(scope="module")
-def soak() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("soak", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["soak"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def soak(module_of: Callable[[str, str], ModuleType]) -> ModuleType:
+    return module_of("soak", "benchmarks/soak.py")
 
 
 def run(*arguments: str) -> None:

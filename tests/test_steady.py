@@ -1,9 +1,9 @@
 """The hour of turns: its session, its figures and what it calls unsteady."""
 
-import importlib.util
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -16,14 +16,8 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks/steady.py"
 
 
 @pytest.fixture(scope="module")
-def steady() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("steady", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["steady"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def steady(module_of: Callable[[str, str], ModuleType]) -> ModuleType:
+    return module_of("steady", "benchmarks/steady.py")
 
 
 def test_a_sessions_prompts_hold_what_was_said_before(steady: ModuleType) -> None:

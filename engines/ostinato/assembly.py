@@ -99,8 +99,7 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
         say(f"{layers} of {sum(part.store.layers for part in loaded.parts)} MoE layers decode in few kernels")
     for group in groups:
         if group.staging is not None:
-            mine = placing.calibration_of(calibration, group.layers) if calibration is not None else None
-            group.shares.rates = calibrated.choose_rates(group, mine, say)
+            group.shares.rates = calibrated.choose_rates(group, group.policy.calibration, say)
     if options.slots is not None or not on_gpu:
         rooms = placing.room_of(options.slots or 0, loaded, plan)
     else:

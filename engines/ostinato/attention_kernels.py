@@ -10,6 +10,45 @@ import triton.language as tl
 
 
 @triton.jit
+def attend_span(
+    query, key, value, begin, end, top, total, acc, scale,
+    W: tl.constexpr, BW: tl.constexpr, V: tl.constexpr, BV: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Tokens ``begin`` to ``end`` of one key head's cache into the running softmax ``(top, total, acc)``."""
+    cw = tl.arange(0, BW)
+    cv = tl.arange(0, BV)
+    for n in range(begin, end, BN):
+        at = n + tl.arange(0, BN)
+        inside = at < end
+        k = tl.load(
+            key + at[None, :].to(tl.int64) * W + cw[:, None], mask=inside[None, :] & (cw < W)[:, None], other=0.0
+        )
+        s = tl.dot(query, k, input_precision="ieee") * scale
+        s = tl.where(inside[None, :], s, -1e30)
+        new = tl.maximum(top, tl.max(s, 1))
+        shrink = tl.exp(top - new)
+        p = tl.where(inside[None, :], tl.exp(s - new[:, None]), 0.0)
+        v = tl.load(
+            value + at[:, None].to(tl.int64) * V + cv[None, :], mask=inside[:, None] & (cv < V)[None, :], other=0.0
+        )
+        acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        total = total * shrink + tl.sum(p, 1)
+        top = new
+    return top, total, acc
+
+
+@triton.jit
+def keep_part(
+    partial, tops, sums, row, valid, top, total, acc, V: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    """Write what ``attend_join`` joins: one part of each query head."""
+    cv = tl.arange(0, BV)
+    tl.store(partial + row[:, None] * V + cv[None, :], acc, mask=valid[:, None] & (cv < V)[None, :])
+    tl.store(tops + row, top, mask=valid)
+    tl.store(sums + row, total, mask=valid)
+
+
+@triton.jit
 def attend_part(
     q, keys, values, length, partial, tops, sums, scale, window,
     N: tl.constexpr, SHARE: tl.constexpr, SHARED: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
@@ -28,34 +67,14 @@ def attend_part(
     valid = heads < SHARE
     head = group * SHARE + heads
     cw = tl.arange(0, BW)
-    cv = tl.arange(0, BV)
     query = tl.load(q + head[:, None] * W + cw[None, :], mask=valid[:, None] & (cw < W)[None, :], other=0.0)
     top = tl.full((SHARED,), -1e30, tl.float32)
     total = tl.zeros((SHARED,), tl.float32)
     acc = tl.zeros((SHARED, BV), tl.float32)
     key = keys + group.to(tl.int64) * N * W
     value = values + group.to(tl.int64) * N * V
-    for n in range(begin, end, BN):
-        at = n + tl.arange(0, BN)
-        inside = at < end
-        k = tl.load(
-            key + at[None, :].to(tl.int64) * W + cw[:, None], mask=inside[None, :] & (cw < W)[:, None], other=0.0
-        )
-        s = tl.dot(query, k, input_precision="ieee") * scale
-        s = tl.where(inside[None, :], s, -1e30)
-        new = tl.maximum(top, tl.max(s, 1))
-        shrink = tl.exp(top - new)
-        p = tl.where(inside[None, :], tl.exp(s - new[:, None]), 0.0)
-        v = tl.load(
-            value + at[:, None].to(tl.int64) * V + cv[None, :], mask=inside[:, None] & (cv < V)[None, :], other=0.0
-        )
-        acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        total = total * shrink + tl.sum(p, 1)
-        top = new
-    row = head * PARTS + part
-    tl.store(partial + row[:, None] * V + cv[None, :], acc, mask=valid[:, None] & (cv < V)[None, :])
-    tl.store(tops + row, top, mask=valid)
-    tl.store(sums + row, total, mask=valid)
+    top, total, acc = attend_span(query, key, value, begin, end, top, total, acc, scale, W, BW, V, BV, BN)
+    keep_part(partial, tops, sums, head * PARTS + part, valid, top, total, acc, V, BV)
 
 
 @triton.jit

@@ -7,9 +7,7 @@ import torch
 
 from engines.ostinato.errors import SetupError
 from engines.ostinato.forward import OwnKv, TransformersKv
-
-MARGIN_BYTES = 512 << 20
-"""Kept free at the peak: the driver's own and the captured step's memory."""
+from engines.ostinato.planner.plan import MARGIN_BYTES
 
 
 def room_bytes(

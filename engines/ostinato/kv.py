@@ -33,8 +33,6 @@ class Sequence:
         self.device = device
         self.room = room
         self.start = 0
-        self.captured = False
-        """Whether positions come from the device, as in a captured step."""
         self.position_1 = torch.zeros(1, dtype=torch.int64, device=device)
         """Of the token of a single-token pass on a GPU."""
         self.length_1 = torch.ones(1, dtype=torch.int32, device=device)

@@ -10,6 +10,8 @@ ahead of it has ended (programmatic dependent launch): it reads weights before `
 import triton
 import triton.language as tl
 
+from engines.ostinato.attention_kernels import attend_span, keep_part
+
 # Shapes: D = inputs, R = outputs (rows of the weights), H = query heads, G = key/value heads, W = head width,
 # N = room in tokens, P = parts.
 
@@ -135,26 +137,5 @@ def attend_new(
         top = tl.sum(query.to(tl.float32) * new_k.to(tl.float32), 1) * scale
         total = tl.full((SHARED,), 1.0, tl.float32)
         acc += new_v.to(tl.float32)[None, :]
-    for n in range(begin, end, BN):
-        at = n + tl.arange(0, BN)
-        inside = at < end
-        k = tl.load(
-            key + at[None, :].to(tl.int64) * W + at_w[:, None], mask=inside[None, :] & (at_w < W)[:, None], other=0.0
-        )
-        s = tl.dot(query, k, input_precision="ieee") * scale
-        s = tl.where(inside[None, :], s, -1e30)
-        new = tl.maximum(top, tl.max(s, 1))
-        shrink = tl.exp(top - new)
-        p = tl.where(inside[None, :], tl.exp(s - new[:, None]), 0.0)
-        v = tl.load(
-            value + at[:, None].to(tl.int64) * W + at_w[None, :],
-            mask=inside[:, None] & (at_w < W)[None, :],
-            other=0.0,
-        )
-        acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        total = total * shrink + tl.sum(p, 1)
-        top = new
-    row = head * PARTS + part
-    tl.store(partial + row[:, None] * W + at_w[None, :], acc, mask=valid[:, None] & (at_w < W)[None, :])
-    tl.store(tops + row, top, mask=valid)
-    tl.store(sums + row, total, mask=valid)
+    top, total, acc = attend_span(query, key, value, begin, end, top, total, acc, scale, W, BW, W, BW, BN)
+    keep_part(partial, tops, sums, head * PARTS + part, valid, top, total, acc, W, BW)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hydra import initialize_config_dir
 
 from replay.cli import main
+from replay.config import CONF, register
 from replay.engines_cli import main as engines_main
 from replay.record import RESULT_FILE
 from replay.rows import COMPLETE, status
@@ -102,3 +104,11 @@ def worker() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE)
     yield process
     process.communicate(b"\n")
+
+
+@pytest.fixture(scope="module")
+def hydra() -> Iterator[None]:
+    """The project's configuration, for ``hydra.compose``."""
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        yield

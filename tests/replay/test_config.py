@@ -1,19 +1,18 @@
 """Every file in ``conf/`` fits the schema, and nothing else does."""
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.errors import ConfigCompositionException, MissingConfigException
 from omegaconf.errors import ConfigKeyError, ValidationError
 
 from engines.hardware import HardwareSettings
 from engines.settings import EngineSettings
-from replay.config import CONF, Config, checked, register, row_folder, unused_option
+from replay.config import CONF, Config, checked, row_folder, unused_option
 from replay.model import ModelSettings
 from replay.pacing import ArrivalSettings
 from replay.pressure import PressureSettings
@@ -30,11 +29,7 @@ GROUPS = {
 FILES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def hydra() -> Iterator[None]:
-    register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        yield
+pytestmark = pytest.mark.usefixtures("hydra")
 
 
 @cache

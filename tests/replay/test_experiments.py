@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
@@ -16,7 +16,7 @@ from engines.dialects.registry import dialect
 from engines.forcing.registry import _WAYS as WAYS
 from engines.placeholders import used_names
 from engines.state import keeps_state
-from replay.config import CONF, Config, checked, register, row_folder, unused_option
+from replay.config import CONF, Config, checked, row_folder, unused_option
 from replay.run import Run
 from workloads.load import load, split_of
 from workloads.presets import NAMES as PRESETS
@@ -38,11 +38,7 @@ FOLDERS = ("paper", "h200", "adr", "atsinfer_paper")
 Row = tuple[str, ...]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def hydra() -> Iterator[None]:
-    register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        yield
+pytestmark = pytest.mark.usefixtures("hydra")
 
 
 @cache

@@ -1,21 +1,15 @@
 """Each placement in ``conf/`` reaches the engine's command line as a policy that exists."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 
 from engines.ostinato.placement.registry import policy
 from engines.settings import EngineSettings
-from replay.config import CONF, checked, register
+from replay.config import CONF, checked
 
-
-@pytest.fixture(scope="module", autouse=True)
-def hydra() -> Iterator[None]:
-    register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        yield
+pytestmark = pytest.mark.usefixtures("hydra")
 
 
 def engine(*overrides: str) -> EngineSettings:

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -92,6 +93,16 @@ class Sweep:
             assert time.monotonic() < end, "waited for two minutes"
             assert self.process.poll() is None, self.process.communicate()[1]
             time.sleep(0.05)
+
+    def stop_at_work(self) -> dict[str, Row]:
+        """SIGTERM once a run has turns: its runs end as interrupted, and their engines with them."""
+        self.until(lambda: any(row.has_turns for row in self.rows().values()))
+        self.process.send_signal(signal.SIGTERM)
+        assert self.wait() == 143, self.err
+        rows = self.rows()
+        assert {row.result["status"] for row in rows.values() if row.has_result} == {"interrupted"}
+        assert not any(row.engine_lives for row in rows.values())
+        return rows
 
     @staticmethod
     def overlaps(rows: "list[Row]") -> list[tuple[str, str]]:

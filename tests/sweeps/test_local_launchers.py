@@ -69,12 +69,7 @@ def test_one_line_for_each_run_and_none_of_its_own_on_the_terminal(launcher: str
 
 def test_a_stopped_sweep_stops_its_runs(launcher: str, sweep: Start) -> None:
     running = sweep(f"hydra/launcher={launcher}", "repeat=0,1,2", "engine.options.decode_ms=100")
-    running.until(lambda: any(row.has_turns for row in running.rows().values()))
-    running.process.send_signal(signal.SIGTERM)
-    assert running.wait() == 143, running.err
-    rows = running.rows()
-    assert {row.result["status"] for row in rows.values() if row.has_result} == {"interrupted"}
-    assert not any(row.engine_lives for row in rows.values())
+    running.stop_at_work()
     assert "Traceback" not in running.err
 
 

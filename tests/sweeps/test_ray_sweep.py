@@ -128,12 +128,7 @@ def test_a_sweep_that_is_stopped_stops_its_runs_and_they_are_done_when_it_is_res
     cluster: dict[str, str], sweep: Start
 ) -> None:
     running = sweep("hydra/launcher=ray", "repeat=0,1,2", "engine.options.decode_ms=30", **cluster)
-    running.until(lambda: any(row.has_turns for row in running.rows().values()))
-    running.process.send_signal(signal.SIGTERM)
-    assert running.wait() == 143, running.err
-    rows = running.rows()
-    assert {row.result["status"] for row in rows.values() if row.has_result} == {"interrupted"}
-    assert not any(row.engine_lives for row in rows.values())
+    rows = running.stop_at_work()
     above = next(iter(rows.values())).folder.parent
     resumed = sweep(f"resume={above}", **cluster)
     assert resumed.wait() == resumed.due(), resumed.err

@@ -16,7 +16,7 @@ from engines.ostinato.planner.routes import ColdStatistics, RouteCounts
 
 GIB = 1 << 30
 MARGIN_BYTES = 512 << 20
-"""What a GPU keeps free at its peak."""
+"""What a GPU keeps free at its peak: for the driver and the captured step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

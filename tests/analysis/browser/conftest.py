@@ -1,8 +1,6 @@
 """A real headless Chromium and a report with something of everything: slow, and skipped where there is none."""
 
-import importlib.util
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,19 +13,9 @@ from analysis.report import write_report
 ROOT = Path(__file__).parents[3]
 
 
-def load(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
-def chromium() -> ModuleType:
-    return load("chromium", ROOT / "benchmarks/chromium.py")
+def chromium(module_of: Callable[[str, str], ModuleType]) -> ModuleType:
+    return module_of("chromium", "benchmarks/chromium.py")
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +33,9 @@ SAID = 'token 3: expected 7, got 9 <b>"HTTP 500"</b>'
 
 
 @pytest.fixture(scope="session")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(tmp_path_factory: pytest.TempPathFactory, module_of: Callable[[str, str], ModuleType]) -> Path:
     """Nine sessions on four engines, one of which fails in the last; a check that warns."""
-    worlds = load("worlds", ROOT / "tests/analysis/conftest.py")
+    worlds = module_of("worlds", "tests/analysis/conftest.py")
     recorded = worlds.recording(9, 5)
     folder = tmp_path_factory.mktemp("browser") / "runs"
     for seed, (name, factor) in enumerate(ENGINES.items()):

@@ -1,5 +1,6 @@
 """Tiny models of every family, their plain logits, and engines over them."""
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,3 +45,30 @@ def opened() -> Iterator[Callable[..., Any]]:
     yield get
     for engine in engines.values():
         engine.groups[0].cpu.close()  # with the threads of all that share them
+
+
+@pytest.fixture
+def on_gpu() -> Iterator[Callable[..., Any]]:
+    """``on_gpu(folder, **options)``: an engine on the first GPU; all are closed when the test ends."""
+    import torch
+
+    from engines.ostinato.assembly import Options, open_engine
+
+    engines: list[Any] = []
+
+    def get(folder: Path, **options: Any) -> Any:
+        settings: dict[str, Any] = {"context": 2048, "chunk": 32, "threads": 4, "compiled": "none"}
+        settings |= {"device": "cuda:0", "most_output": 2048}
+        engines.append(open_engine(Options(model=folder, **(settings | options))))
+        return engines[-1]
+
+    yield get
+    for engine in engines:
+        if engine.graph is not None:
+            engine.graph.service.stop()
+        engine.groups[0].cpu.close()
+        for group in engine.groups:
+            group.pool.store.close()
+    engines.clear()
+    gc.collect()
+    torch.cuda.empty_cache()

@@ -1,8 +1,7 @@
 """The engine on a real GPU: the same logits, captured steps, and what happens when the CPU doesn't answer."""
 
-import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ pytest.importorskip("torch", reason="the engine needs the extra `ostinato`")
 import torch
 from families import FAMILIES, Tiny, difference
 
-from engines.ostinato.assembly import Options, open_engine
 from engines.ostinato.backend import BackendError
 from engines.ostinato.placement.registry import POLICIES
 from engines.ostinato.pool import ExpertPool
@@ -26,34 +24,6 @@ pytestmark = [
 ]
 Get = Callable[..., Any]
 PROMPT = 90
-
-
-@pytest.fixture
-def on_gpu() -> Iterator[Get]:
-    """``on_gpu(folder, **options)``: an engine; all are closed when the test ends."""
-    engines: list[Any] = []
-
-    def get(folder: Path, **options: Any) -> Any:
-        settings: dict[str, Any] = {
-            "context": 2048,
-            "chunk": 32,
-            "threads": 4,
-            "compiled": "none",
-            "device": "cuda:0",
-        }
-        engines.append(open_engine(Options(model=folder, most_output=2048, **(settings | options))))
-        return engines[-1]
-
-    yield get
-    for engine in engines:
-        if engine.graph is not None:
-            engine.graph.service.stop()
-        engine.groups[0].cpu.close()
-        for group in engine.groups:
-            group.pool.store.close()
-    engines.clear()
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 def place(engine: Any, share: float) -> None:

@@ -1,9 +1,8 @@
 """The engine on two GPUs, and on one that is not the first: the same logits and tokens as on one, captured or not."""
 
-import gc
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ pytest.importorskip("torch", reason="the engine needs the extra `ostinato`")
 import torch
 from families import FAMILIES, Tiny, difference
 
-from engines.ostinato.assembly import Options, open_engine
 from engines.ostinato.backend import BackendError
 from engines.ostinato.placement.registry import POLICIES
 
@@ -34,25 +32,9 @@ CAPTURED = [family for family in FAMILIES if family != "deepseek_v4"]
 
 
 @pytest.fixture
-def on_gpus() -> Iterator[Get]:
-    """``on_gpus(folder, **options)``: an engine on two GPUs; all are closed when the test ends."""
-    engines: list[Any] = []
-
-    def get(folder: Path, **options: Any) -> Any:
-        settings: dict[str, Any] = {"context": 2048, "chunk": 32, "threads": 4, "compiled": "none", "device": TWO}
-        engines.append(open_engine(Options(model=folder, most_output=2048, **(settings | options))))
-        return engines[-1]
-
-    yield get
-    for engine in engines:
-        if engine.graph is not None:
-            engine.graph.service.stop()
-        engine.groups[0].cpu.close()
-        for group in engine.groups:
-            group.pool.store.close()
-    engines.clear()
-    gc.collect()
-    torch.cuda.empty_cache()
+def on_gpus(on_gpu: Get) -> Get:
+    """``on_gpus(folder, **options)``: the same on two GPUs."""
+    return lambda folder, **options: on_gpu(folder, **({"device": TWO} | options))
 
 
 def of_four(tiny: Get, family: str, **changes: Any) -> Tiny:
