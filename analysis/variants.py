@@ -19,7 +19,7 @@ _GIB = {"k": 2**-20, "m": 2**-10, "g": 1.0}
 class Variant:
     run: Run
     name: str
-    """``Ostinato: placement=layers``: what tells it from the engine's other variants."""
+    """``Ostinato: placement=layers``: what tells it from the engine's other variants, in a sweep's own words."""
 
 
 def variants(runs: tuple[Run, ...]) -> list[Variant]:
@@ -27,7 +27,7 @@ def variants(runs: tuple[Run, ...]) -> list[Variant]:
     made = []
     for run in runs:
         others = [other for other in runs if name_of(other.key) == name_of(run.key)]
-        unlike = _unlike([_flat(other.result["engine"].get("settings") or {}) for other in others])
+        unlike = _unlike([_settings(other) for other in others])
         if unlike and not all(_VRAM.search(field) for field in unlike):
             made.append(Variant(run, _named(run, others, unlike)))
     return made
@@ -38,8 +38,19 @@ def _named(run: Run, others: list[Run], unlike: list[str]) -> str:
     label = str(run.result["engine"].get("label") or run.key)
     if len(set(labels)) == len(labels):
         return label
-    settings = _flat(run.result["engine"].get("settings") or {})
-    return f"{label}: " + ", ".join(f"{field.rpartition('.')[2]}={settings.get(field, 'none')}" for field in unlike)
+    swept = run.key.removeprefix(name_of(run.key)).strip(" ()")
+    if "=" in swept:
+        return f"{label}: {swept}"
+    settings = [_settings(other) for other in others]
+    enough = [field for field in unlike if len({each.get(field) for each in settings}) == len(others)]
+    mine = _settings(run)
+    return f"{label}: " + ", ".join(
+        f"{field.rpartition('.')[2]}={mine.get(field, 'none')}" for field in enough[:1] or unlike
+    )
+
+
+def _settings(run: Run) -> dict[str, str]:
+    return _flat(run.result["engine"].get("settings") or {})
 
 
 def _unlike(settings: list[dict[str, str]]) -> list[str]:
@@ -63,7 +74,7 @@ def _leaves(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str
 def vram_gib(run: Run) -> float | None:
     """The VRAM budget that an engine was started with, from a setting or option that is named for it and has a unit
     in its name or value: ``vram_gib: "22"``, ``vram_budget: 8192MiB``. None: none."""
-    for field, value in _flat(run.result["engine"].get("settings") or {}).items():
+    for field, value in _settings(run).items():
         name = field.rpartition(".")[2]
         size = _SIZE.match(value)
         unit = _UNIT.search(name)

@@ -171,7 +171,8 @@ def _pairs(summary: Summary) -> list[str]:
         return ["Not compared: the runs are not alike. " + "; ".join(summary.pairing.differences) + "."]
     if summary.comparisons:
         against = [c for c in summary.comparisons if c.baseline == summary.baseline]
-        said = against if len(summary.comparisons) > MOST_SENTENCES else summary.comparisons
+        many = len(summary.comparisons) > MOST_SENTENCES
+        said = sorted(against, key=lambda c: -c.saved) if many else summary.comparisons  # the fastest is the headline
         return [verdict(c, summary.label(c.baseline), summary.label(c.candidate)) for c in said]
     if not summary.pairing.engines:
         return ["No verdict: no engine finished a session."]

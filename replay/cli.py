@@ -120,6 +120,8 @@ def _compose(words: Sequence[str]) -> None:
             f"results: {place} can't be written ({error.strerror}); set results=<a folder that can be written>"
         ) from error
     except ValueError as error:
+        if str(error).startswith("Only one of --run, --multirun, --cfg"):
+            raise RecordError("--cfg shows one run's settings; leave -m out and name one value a setting") from error
         if not str(error).startswith("Config group override"):
             raise
         raise RecordError(misnamed_choice(words) or f"{error}; `replay --help` shows every choice") from error

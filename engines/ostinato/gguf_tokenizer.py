@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from engines.ostinato import gguf_header
 from engines.ostinato.errors import SetupError
-from engines.ostinato.gguf_file import GgufCheckpoint
 
 _CONTROL, _USER_DEFINED = 3, 4
 _END = r"\s+(?!\S)|\s+"
@@ -27,7 +27,7 @@ def tokenizer_of(path: Path) -> Tokenizer:
     Raises:
         SetupError: another kind of vocabulary; a tokenizer.json beside the file is then needed.
     """
-    metadata = GgufCheckpoint(path).metadata
+    metadata = gguf_header.read(path).fields
     model, split = (metadata.get(f"tokenizer.ggml.{name}") for name in ("model", "pre"))
     if model != "gpt2" or split not in _SPLITS:
         raise SetupError(

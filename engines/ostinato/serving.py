@@ -90,8 +90,9 @@ def serve(
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         server.stopping.set()
-        # shutdown() waits for serve_forever, which this very thread runs.
-        threading.Thread(target=server.shutdown, daemon=True).start()
+        # shutdown() waits for serve_forever, which this very thread runs. No daemon: one that frees a tensor while
+        # the interpreter ends aborts the process.
+        threading.Thread(target=server.shutdown).start()
 
     with CompletionServer(
         backend, host=host, port=port, queue_limit=queue_limit, chat=chat, after_request=after_request

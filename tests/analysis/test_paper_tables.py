@@ -222,6 +222,21 @@ def test_table_8_has_a_row_for_each_setting_of_an_engine(tmp_path: Path) -> None
     assert len(paper) == 9 + 10
 
 
+@pytest.mark.parametrize(
+    ("folder", "named"), [("ostinato,placement={}", "placement=o_{}"), ("{}", "placement=ostinato:prefill={}")]
+)
+def test_a_row_is_named_by_what_was_swept_else_by_one_setting_that_tells_it(
+    folder: str, named: str, tmp_path: Path
+) -> None:
+    for path, factor in (("native", 1.0), ("paper", 0.8), ("auto", 0.6)):
+        _write(
+            tmp_path / folder.format(f"o_{path}"), "ostinato", "swe", 2_000 * factor, 2 * factor, 30 * factor,
+            options={"placement": f"ostinato:prefill={path}", "graph": "false" if path == "auto" else "none"},
+        )  # fmt: skip
+    rows = _named(summarise(tmp_path), "table_8").rows
+    assert {row[0] for row in rows} == {f"Ostinato: {named.format(path)}" for path in ("native", "paper", "auto")}
+
+
 def test_runs_with_a_vram_budget_make_a_curve_and_no_ablation(tmp_path: Path) -> None:
     for engine, factor in (("ostinato", 1.0), ("llamacpp", 2.0)):
         for gib in (8, 16):

@@ -32,6 +32,11 @@ def test_the_configuration_can_be_shown_without_running(replay: Command, tmp_pat
     assert done.code == 0
     assert "name: fake" in done.out
     assert not list(tmp_path.iterdir())
+    done = replay("-m", "engine=fake,ostinato", "--cfg", "job")
+    assert (done.code, done.err) == (
+        2,
+        "replay: --cfg shows one run's settings; leave -m out and name one value a setting\n",
+    )
 
 
 def test_a_run_leaves_records_and_a_report(replay: Command, fake: Fake, runs: Runs) -> None:

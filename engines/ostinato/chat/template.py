@@ -11,6 +11,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from engines.ostinato import gguf_header
 from engines.ostinato.errors import SetupError
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -142,9 +143,7 @@ def read(model: Path) -> ChatTemplate | None:
 
 
 def _in_gguf(file: Path) -> ChatTemplate | None:
-    from engines.ostinato.gguf_file import GgufCheckpoint
-
-    fields = GgufCheckpoint(file).metadata
+    fields = gguf_header.read(file).fields
     source = fields.get("tokenizer.chat_template")
     if not isinstance(source, str):
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engines.ostinato import gguf_header
 from engines.ostinato.errors import SetupError
 
 _EXPERT = re.compile(r"\.experts\.|_exps\.")
@@ -73,15 +74,12 @@ def _from_folder(folder: Path) -> ModelShape:
 
 
 def _from_gguf(file: Path) -> ModelShape:
-    from gguf import GGUFReader  # slow to import, and only needed for these files
-
-    reader = GGUFReader(file)
-    named = reader.get_field("general.architecture")
-    architecture = named.contents() if named else ""
+    header = gguf_header.read(file)
+    architecture = header.fields.get("general.architecture", "")
 
     def number(name: str) -> int | None:
-        found = reader.get_field(f"{architecture}.{name}")
-        return None if found is None else int(found.contents())
+        found = header.fields.get(f"{architecture}.{name}")
+        return None if found is None else int(found)
 
     experts, chosen = number("expert_count"), number("expert_used_count")
     heads = number("attention.head_count")
@@ -91,7 +89,7 @@ def _from_gguf(file: Path) -> ModelShape:
     head = hidden // heads
     keys, values = number("attention.key_length") or head, number("attention.value_length") or head
     return _shape(
-        {str(tensor.name): int(tensor.n_bytes) for tensor in reader.tensors},
+        {name: tensor.nbytes for name, tensor in header.tensors.items()},
         experts=experts,
         experts_per_token=chosen,
         hidden=hidden,

@@ -17,6 +17,7 @@ from gguf_writing import ARCHITECTURES, write
 from mxfp4_writing import as_mxfp4, dequantised
 from tokenizers import Tokenizer
 
+from engines.ostinato import gguf_header
 from engines.ostinato.device_branch import unpack_mxfp4
 from engines.ostinato.errors import SetupError
 from engines.ostinato.loading import LoadedModel, load_model
@@ -139,6 +140,15 @@ def test_what_cannot_be_served_is_said_in_one_line(tiny: Get, tmp_path: Path) ->
     part = whole.rename(tmp_path / "model-00001-of-00002.gguf")
     with pytest.raises(SetupError, match=r"model-00002-of-00002\.gguf is missing; the model is cut in 2 parts"):
         load(part)
+
+
+def test_a_header_is_kept_until_its_file_changes(tiny: Get, tmp_path: Path) -> None:
+    file = write(tiny("qwen3_moe"), tmp_path / "model.gguf")
+    header = gguf_header.read(file)
+    assert gguf_header.read(file) is header
+    assert header.fields["general.architecture"] == "qwen3moe"
+    write(tiny("gpt_oss"), file)
+    assert gguf_header.read(file).fields["general.architecture"] == "gpt-oss"
 
 
 def test_a_vocabulary_that_is_not_known_needs_a_tokenizer_beside_the_file(tiny: Get, tmp_path: Path) -> None:
