@@ -50,6 +50,11 @@ def read(path: Path) -> Header:
     return _read(tuple(versions))
 
 
+def forget() -> None:
+    """Free what is kept, some 50 MB of a large vocabulary."""
+    _read.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def _read(versions: tuple[tuple[Path, int, int], ...]) -> Header:
     from gguf import GGUFReader  # slow to import, and only needed for these files

@@ -61,6 +61,8 @@ def run_serve(args: argparse.Namespace) -> int:
     Raises:
         SetupError: what the user can put right.
     """
+    from engines.ostinato import gguf_header  # with NumPy, which --help does without
+
     _try_port(args.host, args.port)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Threads that spin at the end of each product take the cores that others need.
@@ -69,6 +71,7 @@ def run_serve(args: argparse.Namespace) -> int:
     try:
         backend, recorder = _load(args, say)
         chat = _chat(args)
+        gguf_header.forget()  # what it says has been taken
         gc.collect()
         gc.freeze()  # a collection that walks the modules would show up as a slow token
     finally:
