@@ -119,13 +119,19 @@ def test_a_baseline_in_git_works_as_the_guide_says(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_slow_down_injected_into_the_fake_engine_fails_the_gate(tmp_path: Path) -> None:
-    """Four times the latency: far beyond what a busy machine adds."""
+    """Four times the latency. Where other programs spoil a run, the gate says 3, rightly: then once more."""
     slow = "engine.options.decode_ms=8 engine.options.prefill_ms=16 engine.options.prefill_ms_per_token=0.08"
     work = "engine=fake workload=synthetic workload.sessions=9 workload.max_turns=2 report=null"
     usual = "engine.options.decode_ms=2 engine.options.prefill_ms=4 engine.options.prefill_ms_per_token=0.02"
     script = f"replay {work} {usual} name=base\nreplay {work} {slow} name=slow\n"
-    assert run_all(script + "compare results/base results/slow --gate --metric stream_s", tmp_path) == [0, 0, 1]
-    assert run_all("compare results/slow results/base --gate --metric stream_s", tmp_path)[0] in (0, 3)
+    script += "compare results/base results/slow --gate --metric stream_s"
+    for folder in (tmp_path / "once", tmp_path / "again"):
+        folder.mkdir()
+        statuses = run_all(script, folder)
+        if statuses != [0, 0, 3]:
+            break
+    assert statuses == [0, 0, 1]
+    assert run_all("compare results/slow results/base --gate --metric stream_s", folder)[0] in (0, 3)
 
 
 @pytest.mark.slow
