@@ -17,12 +17,17 @@ ARCHITECTURES = {"qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "olmoe": "olmoe"
 _KINDS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
-def write(tiny: Tiny, path: Path, kind: str | Callable[[int, str], str] = "F32", dense: str = "F32") -> Path:
-    """``kind`` of the experts, or of a layer's matrix: F32, F16, BF16, MXFP4 or what else gguf can quantise."""
+def write(
+    tiny: Tiny, path: Path, kind: str | Callable[[int, str], str] = "F32", dense: str = "F32", most: int = 0
+) -> Path:
+    """``kind`` of the experts, or of a layer's matrix: F32, F16, BF16, MXFP4 or what else gguf can quantise.
+
+    With ``most`` tensors a part it is cut; returns the (first) file.
+    """
     architecture = ARCHITECTURES[tiny.family]
     plain = tiny.plain()
     config = plain.config
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=most)
     _write_header(writer, config)
     arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
@@ -47,7 +52,7 @@ def write(tiny: Tiny, path: Path, kind: str | Callable[[int, str], str] = "F32",
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return min(path.parent.glob(f"{path.stem}-00001-of-*.gguf")) if most else path
 
 
 def _add(writer: Any, name: str, tensor: Tensor, kind: str) -> None:

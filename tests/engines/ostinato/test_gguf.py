@@ -21,6 +21,7 @@ from engines.ostinato import gguf_header
 from engines.ostinato.device_branch import unpack_mxfp4
 from engines.ostinato.errors import SetupError
 from engines.ostinato.loading import LoadedModel, load_model
+from engines.ostinato.planner import model_shape
 from engines.ostinato.vocabulary import Vocabulary, vocabulary_path
 from engines.synthetic_moe import SyntheticMoe
 from engines.synthetic_moe import write as write_synthetic
@@ -140,6 +141,15 @@ def test_what_cannot_be_served_is_said_in_one_line(tiny: Get, tmp_path: Path) ->
     part = whole.rename(tmp_path / "model-00001-of-00002.gguf")
     with pytest.raises(SetupError, match=r"model-00002-of-00002\.gguf is missing; the model is cut in 2 parts"):
         load(part)
+
+
+def test_a_file_cut_in_parts_is_one_model(tiny: Get, opened: Get, tmp_path: Path) -> None:
+    model = tiny("qwen3_moe")
+    whole, first = write(model, tmp_path / "whole.gguf"), write(model, tmp_path / "cut.gguf", most=9)
+    assert len(list(tmp_path.glob("cut-*.gguf"))) > 2
+    assert model_shape.read(first) == model_shape.read(whole)
+    one, other = (opened(file, slots=16) for file in (whole, first))
+    assert torch.equal(last_logits(one, model.ids), last_logits(other, model.ids))
 
 
 def test_a_header_is_kept_until_its_file_changes(tiny: Get, tmp_path: Path) -> None:
