@@ -19,21 +19,23 @@ _GIB = {"k": 2**-20, "m": 2**-10, "g": 1.0}
 class Variant:
     run: Run
     name: str
-    """``Ostinato: placement=layers``: what tells it from the engine's other variants, in a sweep's own words."""
+    """``Ostinato: placement=layers``: what tells it from the engine's other variants: what a sweep varied, else one
+    setting if that is enough, else all that differ."""
 
 
 def variants(runs: tuple[Run, ...]) -> list[Variant]:
     """Those of engines that ran with several settings, other than several VRAM budgets, in the order they ran."""
     made = []
+    settings = {run.key: _settings(run) for run in runs}
     for run in runs:
         others = [other for other in runs if name_of(other.key) == name_of(run.key)]
-        unlike = _unlike([_settings(other) for other in others])
+        unlike = _unlike([settings[other.key] for other in others])
         if unlike and not all(_VRAM.search(field) for field in unlike):
-            made.append(Variant(run, _named(run, others, unlike)))
+            made.append(Variant(run, _named(run, others, unlike, settings)))
     return made
 
 
-def _named(run: Run, others: list[Run], unlike: list[str]) -> str:
+def _named(run: Run, others: list[Run], unlike: list[str], settings: Mapping[str, dict[str, str]]) -> str:
     labels = [str(other.result["engine"].get("label")) for other in others]
     label = str(run.result["engine"].get("label") or run.key)
     if len(set(labels)) == len(labels):
@@ -41,11 +43,10 @@ def _named(run: Run, others: list[Run], unlike: list[str]) -> str:
     swept = run.key.removeprefix(name_of(run.key)).strip(" ()")
     if "=" in swept:
         return f"{label}: {swept}"
-    settings = [_settings(other) for other in others]
-    enough = [field for field in unlike if len({each.get(field) for each in settings}) == len(others)]
-    mine = _settings(run)
+    alone = [field for field in unlike if len({settings[other.key].get(field) for other in others}) == len(others)]
+    mine = settings[run.key]
     return f"{label}: " + ", ".join(
-        f"{field.rpartition('.')[2]}={mine.get(field, 'none')}" for field in enough[:1] or unlike
+        f"{field.rpartition('.')[2]}={mine.get(field, 'none')}" for field in alone[:1] or unlike
     )
 
 

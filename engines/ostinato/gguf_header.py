@@ -44,10 +44,10 @@ def read(path: Path) -> Header:
         SetupError: a damaged, short or missing file.
     """
     try:
-        versions = [(part, part.stat().st_mtime_ns, part.stat().st_size) for part in _parts(path)]
+        seen = [(part, part.stat()) for part in _parts(path)]
     except OSError as error:
         raise SetupError(f"{path} can't be read: {error.strerror}") from error
-    return _read(tuple(versions))
+    return _read(tuple((part, of.st_mtime_ns, of.st_size) for part, of in seen))
 
 
 def forget() -> None:
