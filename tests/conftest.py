@@ -1,6 +1,7 @@
 """What every test may use."""
 
 import importlib.util
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 from replay import host_lock
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+# A shell starts what runs in its background deaf to Ctrl-C, and so would be every program that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
