@@ -7,9 +7,10 @@ The words after ``--`` go to ``python -m engines.ostinato serve``; without ``--m
 and removed at the end. One session of forced turns, always the same, is replayed over and over (the prompts of a
 session grow, the next one starts anew), so that the first and the last tenth of the time did the same work. Prints
 the server's resident memory at the start, at the end and by the hour (least squares, from the first tenth on), the
-GPU's where ``nvidia-smi`` is, and how far the median step of the last tenth lies from the first's, with an interval
-(2,000 resamples of each tenth's sessions). Exits with 1 when a token was another, when memory grew by more than 1 %
-and 16 MB, or when the step's whole interval lies beyond 1 %.
+GPU's where ``nvidia-smi`` is, how far the median step of the last tenth lies from the first's, with an interval
+(2,000 resamples of each tenth's sessions), and the quickest session of each fifth, which other programs slow down
+least. Exits with 1 when a token was another, when memory grew by more than 1 % and 16 MB, or when the step's whole
+interval lies beyond 1 %.
 """
 
 import argparse
@@ -190,6 +191,8 @@ def judge(replayed: Sequence[Replayed], seen: Sequence[Memory]) -> list[str]:
     middle, low, high = drift(early, late, np.random.default_rng(0))
     print(f"median step {np.median(early):.3f} ms in the first tenth, {np.median(late):.3f} ms in the last: "
           f"{middle:+.2%} (95 % {low:+.2%} to {high:+.2%})")  # fmt: skip
+    fifths = (part for part in np.array_split([one.step_ms for one in replayed], 5) if len(part))
+    print("step of the quickest session of each fifth, ms:", *(f"{min(part):.3f}" for part in fifths))
     wrong = sum(one.wrong for one in replayed)
     problems = [f"{wrong} tokens were not the forced ones"] if wrong else []
     if end_mb - start_mb > max(GROWTH_MB, GROWTH * start_mb):

@@ -41,7 +41,9 @@ def test_growth_drift_and_other_tokens_are_named(steady: ModuleType, capsys: pyt
         return "; ".join(steady.judge(replayed, seen))
 
     assert judged(2, 0.001, 0) == ""
-    assert "memory 500.0 MB before the first turn" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "memory 500.0 MB before the first turn" in said
+    assert "quickest session of each fifth, ms: 5.000 5.001 5.002 5.003 5.004" in said
     assert judged(60, 0.001, 0).startswith("memory grew by ")
     assert judged(2, 0.5, 0).startswith("the step drifted by +4")
     assert judged(2, 0.001, 3) == "3 tokens were not the forced ones"

@@ -167,6 +167,8 @@ def test_every_engine_of_an_experiment_belongs_to_one(folder: str) -> None:
     files = "".join(path.read_text() for path in (CONF / "experiment").glob("*.yaml"))
     for path in (CONF / "engine" / folder).glob("*.yaml"):
         assert f"{folder}/{path.stem}" in files
+        engine = composed((f"engine={folder}/{path.stem}",)).engine
+        assert engine.name == "ostinato" or set(engine.options) <= used_names(engine)
 
 
 def test_every_placement_of_an_experiment_builds_a_policy() -> None:
