@@ -15,6 +15,7 @@ from engines.container import spec
 from engines.dialects.registry import dialect
 from engines.forcing.registry import _WAYS as WAYS
 from engines.placeholders import used_names
+from engines.settings import EngineSettings
 from engines.state import keeps_state
 from replay.config import CONF, Config, checked, row_folder, unused_option
 from replay.run import Run
@@ -77,6 +78,12 @@ def every_row(names: list[str] = EXPERIMENTS) -> Iterator[tuple[str, Row, Config
             yield name, row, composed(row)
 
 
+def assert_every_option_is_used(row: Row, engine: EngineSettings) -> None:
+    if engine.name != "ostinato":  # a placement's settings are options that its text is made of
+        assert set(engine.options) <= used_names(engine)
+        assert unused_option([word.lstrip("+") for word in row], engine) is None
+
+
 def test_the_experiments_of_the_seeds_are_there() -> None:
     assert set(EXPERIMENTS) == SEEDS
 
@@ -101,9 +108,7 @@ def test_every_row_builds_what_a_run_is_made_of(name: str, tmp_path: Path) -> No
         assert run.title
         assert dialect(engine.dialect).name == engine.dialect
         assert engine.forcing in WAYS
-        if engine.name != "ostinato":  # a placement's settings are options that its text is made of
-            assert set(engine.options) <= used_names(engine)
-            assert unused_option([word.lstrip("+") for word in row], engine) is None
+        assert_every_option_is_used(row, engine)
         if engine.launch == "container":
             engine.container.image = engine.container.image or "mine:1"
             place = spec.Place(
@@ -167,8 +172,8 @@ def test_every_engine_of_an_experiment_belongs_to_one(folder: str) -> None:
     files = "".join(path.read_text() for path in (CONF / "experiment").glob("*.yaml"))
     for path in (CONF / "engine" / folder).glob("*.yaml"):
         assert f"{folder}/{path.stem}" in files
-        engine = composed((f"engine={folder}/{path.stem}",)).engine
-        assert engine.name == "ostinato" or set(engine.options) <= used_names(engine)
+        row = (f"engine={folder}/{path.stem}",)
+        assert_every_option_is_used(row, composed(row).engine)
 
 
 def test_every_placement_of_an_experiment_builds_a_policy() -> None:
