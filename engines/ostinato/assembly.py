@@ -9,7 +9,7 @@ import torch
 
 from engines.ostinato import calibrated, lean, lean_decode, placing
 from engines.ostinato.background import Background
-from engines.ostinato.capacity import room_bytes
+from engines.ostinato.capacity import hold, room_bytes
 from engines.ostinato.devices import devices as named_devices
 from engines.ostinato.engine import CHUNK, GPU_CHUNK, Engine
 from engines.ostinato.errors import SetupError
@@ -128,6 +128,8 @@ def open_engine(options: Options, say: Callable[[str], None] = lambda _text: Non
         if options.compiled != "none":
             forward.compile(options.compiled)
         graph = DecodeGraph(forward, groups, backgrounds, most=min(options.most_output, context))
+    if on_gpu:
+        hold(devices, options.vram_budget)
     generation = loaded.model.generation_config
     eos = generation.eos_token_id if generation else None
     return Engine(

@@ -1,11 +1,10 @@
 """``calibrate``: measures the engine on this machine, for predictions and for the choice of prefill paths."""
 
 import argparse
-import os
 from dataclasses import replace
 from pathlib import Path
 
-from engines.ostinato.command_line import Steps, add_engine_options, engine_options
+from engines.ostinato.command_line import Steps, add_engine_options, engine_options, set_environment
 from engines.ostinato.errors import SetupError
 
 _EXAMPLE = """example:
@@ -40,8 +39,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     Raises:
         SetupError: what the user can put right.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    set_environment()
     say = Steps()
     try:
         say("importing PyTorch")

@@ -1,4 +1,4 @@
-"""What each GPU has left for experts beside the largest forward pass (the capacity test)."""
+"""What each GPU has left for experts beside the largest pass (the capacity test), and that no more is taken."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,11 @@ import torch
 from engines.ostinato.errors import SetupError
 from engines.ostinato.forward import OwnKv, TransformersKv
 from engines.ostinato.planner.plan import MARGIN_BYTES
+
+_DRIVER_BYTES = 1 << 30
+"""What a CUDA context takes at most; more than that is other programs'."""
+_LATER_BYTES = 128 << 20
+"""For what the driver takes after the start: kernels are loaded when they are first used."""
 
 
 def room_bytes(
@@ -30,7 +35,8 @@ def room_bytes(
     for device in devices:
         torch.cuda.reset_peak_memory_stats(device)
     size = min(chunk, context)
-    forward.logits(np.arange(size).tolist(), context - size if isinstance(forward, OwnKv) else 0)
+    ids = np.arange(size) % forward.model.config.vocab_size
+    forward.logits(ids.tolist(), context - size if isinstance(forward, OwnKv) else 0)
     for device in devices:
         torch.cuda.synchronize(device)
     rooms = [_left(device, vram_budget) for device in devices]
@@ -38,12 +44,32 @@ def room_bytes(
     return rooms
 
 
+def hold(devices: Sequence[torch.device], vram_budget: int | None) -> None:
+    """Keep PyTorch's allocator within the budget: at its bound it gives idle memory back and asks again.
+
+    Passes of many sizes leave it holding more than the largest one uses.
+
+    Args:
+        vram_budget: bytes that may be used of each, the driver's among them; None: all that is free.
+    """
+    for device in devices:
+        total = torch.cuda.mem_get_info(device)[1]
+        most = total if vram_budget is None else vram_budget - min(_driver(device), _DRIVER_BYTES) - _LATER_BYTES
+        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0, most) / total), device)
+
+
+def _driver(device: torch.device) -> int:
+    """Bytes in use that are not PyTorch's."""
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, total - free - torch.cuda.memory_reserved(device))
+
+
 def _left(device: torch.device, vram_budget: int | None) -> int:
     peak = torch.cuda.max_memory_allocated(device)
     free, total = torch.cuda.mem_get_info(device)
-    driver = max(0, total - free - torch.cuda.memory_reserved(device))
+    driver = _driver(device)
     budget = min(vram_budget or total, free + torch.cuda.memory_reserved(device) + driver)
-    left = budget - peak - min(driver, 1 << 30) - MARGIN_BYTES
+    left = budget - peak - min(driver, _DRIVER_BYTES) - MARGIN_BYTES
     if left < 0:
         raise SetupError(
             f"{device} needs {(peak + driver + MARGIN_BYTES) / 2**30:.2f} GiB before any expert but may use "

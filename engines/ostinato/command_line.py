@@ -1,6 +1,7 @@
 """What the commands' options have in common: converters, and those that ``serve`` and ``calibrate`` share."""
 
 import argparse
+import os
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,16 @@ if TYPE_CHECKING:
     from engines.ostinato.assembly import Options
 
 _QUIET_S = 4.0
+
+
+def set_environment() -> None:
+    """What must be said before PyTorch is imported, where the user said nothing else."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Threads that spin at the end of each product take the cores that others need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+        # Blocks that grow: passes of many sizes find room in each other's memory.
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -2,14 +2,20 @@
 
 import argparse
 import gc
-import os
 import socket
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engines.ostinato.backend import Backend, Decodes
-from engines.ostinato.command_line import Steps, Whole, add_engine_options, engine_options, path_or_none
+from engines.ostinato.command_line import (
+    Steps,
+    Whole,
+    add_engine_options,
+    engine_options,
+    path_or_none,
+    set_environment,
+)
 from engines.ostinato.errors import SetupError
 from engines.ostinato.serving import serve
 
@@ -64,9 +70,7 @@ def run_serve(args: argparse.Namespace) -> int:
     from engines.ostinato import gguf_header  # with NumPy, which --help does without
 
     _try_port(args.host, args.port)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # Threads that spin at the end of each product take the cores that others need.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    set_environment()
     say = Steps()
     try:
         backend, recorder = _load(args, say)

@@ -32,8 +32,12 @@ class Spare:
             segments = [part for part in torch.cuda.memory_snapshot() if part["device"] == self._device.index]
             self._groups, self._reserved = room(segments, group * nbytes, stream), reserved
         for _ in range(self._groups):
-            self._taken.append(torch.empty(group, nbytes, dtype=torch.uint8, device=self._device))
-        if torch.cuda.memory_reserved(self._device) > reserved:  # it divides its memory otherwise: ask for less
+            try:
+                self._taken.append(torch.empty(group, nbytes, dtype=torch.uint8, device=self._device))
+            except torch.OutOfMemoryError:  # it divides its memory otherwise, and may not take more
+                self._groups = len(self._taken)
+                break
+        if torch.cuda.memory_reserved(self._device) > reserved:  # the same, and it took more
             self._groups, self._reserved = self._groups // 2, torch.cuda.memory_reserved(self._device)
         return [block for blocks in self._taken for block in blocks]
 

@@ -72,3 +72,4 @@ def on_gpu() -> Iterator[Callable[..., Any]]:
     engines.clear()
     gc.collect()
     torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1.0)

@@ -17,6 +17,8 @@ from families import FAMILIES, Tiny, difference
 from engines.ostinato.backend import BackendError
 from engines.ostinato.placement.registry import POLICIES
 from engines.ostinato.pool import ExpertPool
+from engines.synthetic_moe import SyntheticMoe, write
+from workloads.sample_paths import TOKENIZER
 
 pytestmark = [
     pytest.mark.gpu,
@@ -251,6 +253,23 @@ def test_a_thousand_turns_do_not_grow_the_gpu_memory(tiny: Get, on_gpu: Get) -> 
         history += [first, *engine.decode(first, 3, None)]
         held[turn] = torch.cuda.memory_reserved()
     assert held[1000] <= held[200]
+
+
+def test_prompts_of_many_sizes_stay_within_the_budget(on_gpu: Get, tmp_path: Path) -> None:
+    wide = SyntheticMoe(layers=2, experts=64, experts_per_token=8, hidden=2048, expert_width=768, heads=32)
+    write(wide, tokenizer=TOKENIZER, safetensors=tmp_path / "model", gguf=None)
+    budget = 3 << 30
+    engine = on_gpu(tmp_path / "model", context=16384, chunk=8192, vram_budget=budget)
+    assert 0 < engine.experts.pool.slots < wide.layers * wide.experts, "the budget is no bound here: change it"
+    draw, used, held = random.Random(4), [], []
+    for _ in range(100):
+        kept = draw.randrange(len(held) + 1) if len(held) < 12000 else 0
+        held = held[:kept] + draw.choices(range(4096), k=round(2 ** draw.uniform(0, 12)))
+        first = engine.prefill(held).next_id
+        held += [first, *engine.decode(first, 3, None)]
+        free, total = torch.cuda.mem_get_info()
+        used.append(total - free)
+    assert max(used) <= budget, [round(n / 2**20) for n in used]
 
 
 def test_a_calibration_bounds_the_step_and_makes_a_restarted_engine_share_as_before(
