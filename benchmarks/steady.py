@@ -3,14 +3,16 @@
     python benchmarks/steady.py --seconds 300
     python benchmarks/steady.py --seconds 3600 --model models/moe-24 -- --vram-budget 15GiB --residency residency.json
 
-The words after ``--`` go to ``python -m engines.ostinato serve``; without ``--model`` a small random model is written
-and removed at the end. One session of forced turns, always the same, is replayed over and over (the prompts of a
-session grow, the next one starts anew), so that the first and the last tenth of the time did the same work. Prints
-the server's resident memory at the start, at the end and by the hour (least squares, from the first tenth on), the
-GPU's where ``nvidia-smi`` is, how far the median step of the last tenth lies from the first's, with an interval
-(2,000 resamples of each tenth's sessions), and the quickest session of each fifth, which other programs slow down
-least. Exits with 1 when a token was another, when memory grew by more than 1 % and 16 MB, or when the step's whole
-interval lies beyond 1 %.
+The words after ``--`` go to ``python -m engines.ostinato serve``; without ``--model`` a small random model is
+written and removed at the end. One session of forced turns, always the same, is replayed over and over (the prompts
+of a session grow, the next one starts anew). What else runs on a machine moves its steps by more than 1 % from one
+quarter of an hour to the next, so a second server, started with the first and idle in between, is the control (the
+model lies in memory twice): in the first and the last quarter of the time every turn goes to both, in changing
+order, and what drifts is the server's step in the twin's steps. Prints the server's resident memory at the start,
+at the end and by the hour (least squares, from the first tenth on), the GPUs' where ``nvidia-smi`` is, and how far
+the median of the last quarter's sessions lies from the first's, with an interval (2,000 resamples of each quarter's
+sessions). Exits with 1 when a token was another, when memory grew by more than 1 % and 16 MB, or when the step's
+whole interval lies beyond 1 %.
 """
 
 import argparse
@@ -38,6 +40,8 @@ from engines.synthetic_moe import SyntheticMoe, write
 from workloads.sample_paths import TOKENIZER
 
 DRIFT, GROWTH, GROWTH_MB = 0.01, 0.01, 16.0
+PAIRED = 0.25
+"""Of the time, at each end, with the twin beside it."""
 START_S = 1800.0
 VOCABULARY = 4000
 """Ids below it are in every model's."""
@@ -59,6 +63,8 @@ class Replayed:
     """Between a turn's first and last token, over all turns."""
     wrong: int
     """Tokens that were not the forced ones."""
+    twin_ms: float | None = None
+    """The twin's step, turn by turn beside it; None: it was idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,37 +131,51 @@ def _drain(lines: IO[str], log: IO[str]) -> None:
         log.write(line)
 
 
-def replay(host: str, port: int, turns: Sequence[Turn]) -> tuple[float, int]:
-    """(milliseconds a step, tokens that were not the forced ones)."""
-    connection = http.client.HTTPConnection(host, port, timeout=600)
-    took_s, steps, wrong = 0.0, 0, 0
-    for turn in turns:
-        body = {
-            "prompt": turn.prompt, "max_tokens": len(turn.output), "forced_tokens": turn.output, "temperature": 0,
-            "stream": True, "return_token_ids": True,
-        }  # fmt: skip
-        connection.request("POST", "/v1/completions", json.dumps(body))
-        answer = connection.getresponse()
-        if answer.status != 200:
-            sys.exit(f"the server answered {answer.status}: {answer.read()[:500]!r}")
-        stamps, lines = [], []
-        while line := answer.readline():
-            if line.startswith(b"data: {") and b'"token_ids": [' in line:
-                stamps.append(time.perf_counter())
-                lines.append(line)
-        ids = [i for line in lines for i in json.loads(line[6:])["choices"][0].get("token_ids") or []]
-        wrong += sum(a != b for a, b in zip(ids, turn.output, strict=False)) + abs(len(ids) - len(turn.output))
-        took_s += stamps[len(turn.output) - 1] - stamps[0]
-        steps += len(turn.output) - 1
-    connection.close()
-    return took_s * 1e3 / steps, wrong
+def answer(connection: http.client.HTTPConnection, turn: Turn) -> tuple[float, int]:
+    """(seconds from the first token to the last, tokens that were not the forced ones)."""
+    body = {
+        "prompt": turn.prompt, "max_tokens": len(turn.output), "forced_tokens": turn.output, "temperature": 0,
+        "stream": True, "return_token_ids": True,
+    }  # fmt: skip
+    connection.request("POST", "/v1/completions", json.dumps(body))
+    response = connection.getresponse()
+    if response.status != 200:
+        sys.exit(f"the server answered {response.status}: {response.read()[:500]!r}")
+    stamps, lines = [], []
+    while line := response.readline():
+        if line.startswith(b"data: {") and b'"token_ids": [' in line:
+            stamps.append(time.perf_counter())
+            lines.append(line)
+    ids = [i for line in lines for i in json.loads(line[6:])["choices"][0].get("token_ids") or []]
+    wrong = sum(a != b for a, b in zip(ids, turn.output, strict=False)) + abs(len(ids) - len(turn.output))
+    return stamps[len(turn.output) - 1] - stamps[0], wrong
 
 
-def tenths(replayed: Sequence[Replayed]) -> tuple[list[float], list[float]]:
-    """The steps of the sessions that ended in the first and in the last tenth of the time."""
-    tenth = replayed[-1].ended_s / 10
-    early = [one.step_ms for one in replayed if one.ended_s <= tenth] or [replayed[0].step_ms]
-    return early, [one.step_ms for one in replayed if one.ended_s > 9 * tenth]
+def replay(servers: Sequence[tuple[str, int]], turns: Sequence[Turn]) -> list[tuple[float, int]]:
+    """For each server (milliseconds a step, tokens that were not the forced ones); they take turns at each turn."""
+    connections = [http.client.HTTPConnection(host, port, timeout=600) for host, port in servers]
+    took_s, wrong = [0.0] * len(servers), [0] * len(servers)
+    for i, turn in enumerate(turns):
+        for k in range(len(servers)) if i % 2 == 0 else reversed(range(len(servers))):
+            seconds, others = answer(connections[k], turn)
+            took_s[k] += seconds
+            wrong[k] += others
+    for connection in connections:
+        connection.close()
+    steps = sum(len(turn.output) - 1 for turn in turns)
+    return [(seconds * 1e3 / steps, others) for seconds, others in zip(took_s, wrong, strict=True)]
+
+
+def quarters(replayed: Sequence[Replayed]) -> tuple[list[Replayed], list[Replayed]]:
+    """The sessions with the twin beside them, of the first and of the last part of the time."""
+    paired = [one for one in replayed if one.twin_ms is not None]
+    middle = replayed[-1].ended_s / 2
+    return [one for one in paired if one.ended_s <= middle], [one for one in paired if one.ended_s > middle]
+
+
+def in_twins(replayed: Sequence[Replayed]) -> list[float]:
+    """Each session's step in steps of the twin."""
+    return [one.step_ms / one.twin_ms for one in replayed if one.twin_ms is not None]
 
 
 def drift(early: Sequence[float], late: Sequence[float], rng: np.random.Generator) -> tuple[float, float, float]:
@@ -187,12 +207,13 @@ def judge(replayed: Sequence[Replayed], seen: Sequence[Memory]) -> list[str]:
     )
     print("memory by tenths of the time, MB:", *(f"{value:.1f}" for value in tenths_mb))
     print(f"open files {settled[0].files} early, {settled[-1].files} late")
-    early, late = tenths(replayed)
-    middle, low, high = drift(early, late, np.random.default_rng(0))
-    print(f"median step {np.median(early):.3f} ms in the first tenth, {np.median(late):.3f} ms in the last: "
-          f"{middle:+.2%} (95 % {low:+.2%} to {high:+.2%})")  # fmt: skip
-    fifths = (part for part in np.array_split([one.step_ms for one in replayed], 5) if len(part))
-    print("step of the quickest session of each fifth, ms:", *(f"{min(part):.3f}" for part in fifths))
+    early, late = quarters(replayed)
+    middle, low, high = drift(in_twins(early), in_twins(late), np.random.default_rng(0))
+    for when, part in (("first", early), ("last", late)):
+        print(f"{when} quarter, {len(part)} sessions: median step {np.median([one.step_ms for one in part]):.3f} ms, "
+              f"the twin's {np.median([one.twin_ms for one in part if one.twin_ms is not None]):.3f} ms")  # fmt: skip
+    print(f"the step against the twin's: {middle:+.2%} from the first quarter to the last (95 % {low:+.2%} to "
+          f"{high:+.2%})")  # fmt: skip
     wrong = sum(one.wrong for one in replayed)
     problems = [f"{wrong} tokens were not the forced ones"] if wrong else []
     if end_mb - start_mb > max(GROWTH_MB, GROWTH * start_mb):
@@ -202,6 +223,11 @@ def judge(replayed: Sequence[Replayed], seen: Sequence[Memory]) -> list[str]:
     elif low < -DRIFT or high > DRIFT:
         print("too noisy to say that the step stayed within 1 %: run longer, or with nothing beside it")
     return problems
+
+
+def _stop(process: "subprocess.Popen[str]") -> int:
+    process.send_signal(signal.SIGTERM)
+    return process.wait(timeout=60)
 
 
 def main() -> None:
@@ -219,36 +245,43 @@ def main() -> None:
             model = folder / "model"
             write(SyntheticMoe(), tokenizer=TOKENIZER, safetensors=model, gguf=None)
         log = stack.enter_context((given.log or folder / "server.log").open("w"))
-        process, host, port = serve(["--model", str(model), *given.words], log)
+        words = ["--model", str(model), *given.words]
+        process, host, port = serve(words, log)
         stack.callback(process.kill)
+        twin, twin_host, twin_port = serve(words, stack.enter_context((folder / "twin.log").open("w")))
+        stack.callback(twin.kill)
+        both = [(host, port), (twin_host, twin_port)]
         turns = session(given.turns, VOCABULARY, random.Random(0))
         tokens = sum(len(turn.output) for turn in turns)
         print(
             f"a session: {len(turns)} turns, {tokens} output tokens, longest prompt {len(turns[-1].prompt)}",
             flush=True,
         )
-        replay(host, port, turns)  # the first one sets things up
+        replay(both, turns)  # the first one sets things up
         before = gpu_mb()
         began = time.monotonic()
         watch = Watch(process.pid, began)
         watch.look()
         watch.start()
         replayed: list[Replayed] = []
-        while time.monotonic() - began < given.seconds or not replayed:
-            step_ms, wrong = replay(host, port, turns)
-            replayed.append(Replayed(time.monotonic() - began, step_ms, wrong))
+        over = False
+        while not over:
+            now = (time.monotonic() - began) / given.seconds
+            over = now >= 1  # one more with the twin
+            beside = over or min(now, 1 - now) < PAIRED
+            (step_ms, wrong), *control = replay(both[: 1 + beside], turns)
+            twin_ms, others = control[0] if control else (None, 0)
+            replayed.append(Replayed(time.monotonic() - began, step_ms, wrong + others, twin_ms))
         watch.end()
         after = gpu_mb()
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(timeout=60)
+        codes = [_stop(one) for one in (process, twin)]
     count = len(replayed) * len(turns)
     took_s = replayed[-1].ended_s
     print(f"{count:,} turns, {len(replayed)} sessions in {took_s:.0f} s; every token was forced and looked at")
     if before is not None:
         print(f"GPU memory {before} before, {after} after")
     problems = judge(replayed, watch.seen)
-    if code != 0:
-        problems.append(f"the server ended with {code}")
+    problems += [f"a server ended with {code}" for code in codes if code != 0]
     print("\n".join(problems) if problems else "nothing unsteady was found")
     sys.exit(1 if problems else 0)
 

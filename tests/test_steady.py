@@ -35,17 +35,27 @@ def test_drift_is_of_medians_and_its_interval_holds_it(steady: ModuleType) -> No
 
 
 def test_growth_drift_and_other_tokens_are_named(steady: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    def judged(growth_mb: float, slower: float, wrong: int) -> str:
-        replayed = [steady.Replayed(s, 5.0 * (1 + slower * s / 100), wrong * (s == 50)) for s in range(1, 101)]
+    def judged(growth_mb: float, slower: float, wrong: int, machine: float = 0.0) -> str:
+        replayed = [
+            steady.Replayed(
+                ended_s=s,
+                step_ms=5.0 * (1 + (slower + machine) * s / 100),
+                wrong=wrong * (s == 50),
+                twin_ms=None if 25 < s <= 75 else 5.0 * (1 + machine * s / 100),
+            )
+            for s in range(1, 101)
+        ]
         seen = [steady.Memory(float(s), 500 + growth_mb * s / 100, 7) for s in range(101)]
         return "; ".join(steady.judge(replayed, seen))
 
     assert judged(2, 0.001, 0) == ""
     said = capsys.readouterr().out
     assert "memory 500.0 MB before the first turn" in said
-    assert "quickest session of each fifth, ms: 5.000 5.001 5.002 5.003 5.004" in said
+    assert "first quarter, 25 sessions: median step 5.001 ms, the twin's 5.000 ms" in said
+    assert "last quarter, 25 sessions: median step 5.004 ms, the twin's 5.000 ms" in said
     assert judged(60, 0.001, 0).startswith("memory grew by ")
-    assert judged(2, 0.5, 0).startswith("the step drifted by +4")
+    assert judged(2, 0.5, 0).startswith("the step drifted by +3")
+    assert judged(2, 0.001, 0, machine=0.5) == "", "a machine that grows slower is not the server's drift"
     assert judged(2, 0.001, 3) == "3 tokens were not the forced ones"
 
 
@@ -67,6 +77,6 @@ def test_a_few_seconds_of_turns_against_a_real_server() -> None:
     done = subprocess.run(words, cwd=SCRIPT.parents[1], capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr  # 1: a step that drifts, as one may on a busy machine
     assert "every token was forced and looked at" in done.stdout, done.stdout + done.stderr
-    assert "median step " in done.stdout
+    assert "the step against the twin's: " in done.stdout
     assert "were not the forced ones" not in done.stdout
-    assert "the server ended with" not in done.stdout
+    assert "a server ended with" not in done.stdout
