@@ -264,9 +264,15 @@ def main() -> None:
         watch.look()
         watch.start()
         replayed: list[Replayed] = []
-        over = False
+        over, tenth = False, 1
         while not over:
             now = (time.monotonic() - began) / given.seconds
+            if now >= tenth / 10:
+                print(
+                    f"{now * given.seconds:.0f} s: {len(replayed)} sessions, step {replayed[-1].step_ms:.3f} ms",
+                    flush=True,
+                )
+                tenth += 1
             over = now >= 1  # one more with the twin
             beside = over or min(now, 1 - now) < PAIRED
             (step_ms, wrong), *control = replay(both[: 1 + beside], turns)
