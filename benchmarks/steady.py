@@ -170,7 +170,8 @@ def quarters(replayed: Sequence[Replayed]) -> tuple[list[Replayed], list[Replaye
     """The sessions with the twin beside them, of the first and of the last part of the time."""
     paired = [one for one in replayed if one.twin_ms is not None]
     middle = replayed[-1].ended_s / 2
-    return [one for one in paired if one.ended_s <= middle], [one for one in paired if one.ended_s > middle]
+    early = [one for one in paired if one.ended_s <= middle] or paired[:1]
+    return early, paired[len(early) :]
 
 
 def in_twins(replayed: Sequence[Replayed]) -> list[float]:

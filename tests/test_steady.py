@@ -59,6 +59,11 @@ def test_growth_drift_and_other_tokens_are_named(steady: ModuleType, capsys: pyt
     assert judged(2, 0.001, 3) == "3 tokens were not the forced ones"
 
 
+def test_a_first_session_longer_than_the_others_is_still_early(steady: ModuleType) -> None:
+    first, second = steady.Replayed(3.1, 5.0, 0, 5.0), steady.Replayed(6.0, 5.0, 0, 5.0)
+    assert steady.quarters([first, second]) == ([first], [second])
+
+
 @pytest.mark.slow
 def test_a_few_seconds_of_turns_against_a_real_server() -> None:
     words = [
