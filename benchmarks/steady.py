@@ -247,6 +247,7 @@ def main() -> None:
             write(SyntheticMoe(), tokenizer=TOKENIZER, safetensors=model, gguf=None)
         log = stack.enter_context((given.log or folder / "server.log").open("w"))
         words = ["--model", str(model), *given.words]
+        print("starting the server and its twin", flush=True)
         process, host, port = serve(words, log)
         stack.callback(process.kill)
         twin, twin_host, twin_port = serve(words, stack.enter_context((folder / "twin.log").open("w")))
